@@ -1,0 +1,133 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Redis, type RedisOptions } from 'ioredis';
+import { FleetError, reasonOf } from './failure.ts';
+
+/** Longest pause before a reconnect; below the takeover grace, so that a living owner is heard in time. */
+const LONGEST_RECONNECT_MS = 1000;
+
+/** `host:port` of a Redis URL, without its password, for messages. */
+export function redisAddress(url: string): string {
+  const { hostname, port } = new URL(url);
+  return `${hostname}:${port === '' ? '6379' : port}`;
+}
+
+/**
+ * A connection that outlives outages: commands wait while Redis is away, and are sent when it is back.
+ *
+ * @param onError hears each connection error; ioredis would otherwise end the process
+ */
+export function connectRedis(
+  url: string,
+  onError: (error: Error) => void,
+  options: Omit<RedisOptions, 'replyMapping'> = {},
+): Redis {
+  const merged: Omit<RedisOptions, 'replyMapping'> = {
+    maxRetriesPerRequest: null,
+    retryStrategy: (tries: number) => Math.min(50 * tries, LONGEST_RECONNECT_MS),
+    reconnectOnError: (error: Error) => error.message.startsWith('READONLY'),
+    ...options,
+  };
+  const redis = new Redis(url, merged);
+  redis.on('error', onError);
+  return redis;
+}
+
+const MINIMUM = [6, 2] as const;
+
+function isOldEnough(version: string): boolean {
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  return major > MINIMUM[0] || (major === MINIMUM[0] && minor >= MINIMUM[1]);
+}
+
+export interface RedisFacts {
+  readonly version: string;
+  /** Undefined where the server does not tell. */
+  readonly policy: string | undefined;
+}
+
+async function readFacts(redis: Redis): Promise<RedisFacts> {
+  const info = await redis.info('server');
+  const memory = await redis.info('memory');
+  const version = /valkey_version:(\S+)/.exec(info)?.[1] ?? /redis_version:(\S+)/.exec(info)?.[1];
+  if (version === undefined)
+    throw new FleetError('refused/config', 'the server at the Redis URL does not say its version');
+  return { version, policy: /maxmemory_policy:(\S+)/.exec(memory)?.[1] };
+}
+
+/**
+ * Makes sure that a Redis can be relied upon, before the first real use: it answers, lets us in, is new enough, and
+ * never evicts keys.
+ *
+ * @throws FleetError `refused/config` for what waiting cannot mend (password, version, eviction policy), `refused/redis` when it does not answer within `deadlineMs`
+ */
+export async function checkRedis(
+  url: string,
+  options: { readonly deadlineMs: number; readonly allowEviction?: boolean },
+): Promise<RedisFacts> {
+  // The text may hold a password, so that no message repeats it.
+  if (!/^rediss?:\/\//.test(url) || !URL.canParse(url))
+    throw new FleetError('refused/config', 'the Redis URL must be a redis:// or rediss:// URL');
+  const where = redisAddress(url);
+  let last: Error | undefined;
+  const probe = new Redis(url, {
+    lazyConnect: true,
+    maxRetriesPerRequest: 0,
+    retryStrategy: () => null,
+    connectTimeout: options.deadlineMs,
+    commandTimeout: options.deadlineMs,
+  });
+  probe.on('error', (error) => (last = error));
+  try {
+    await probe.connect();
+    const facts = await readFacts(probe);
+    if (!isOldEnough(facts.version))
+      throw new FleetError(
+        'refused/config',
+        `Redis at ${where} is ${facts.version}; ${MINIMUM.join('.')} or newer is needed`,
+      );
+    if (facts.policy !== undefined && facts.policy !== 'noeviction' && options.allowEviction !== true) {
+      throw new FleetError(
+        'refused/config',
+        `Redis at ${where} may evict keys (maxmemory-policy ${facts.policy}); set it to noeviction, or set FLEET_ALLOW_EVICTION=true to run on a cache that may lose sessions`,
+      );
+    }
+    return facts;
+  } catch (error) {
+    if (error instanceof FleetError) throw error;
+    const reason = reasonOf(last ?? error);
+    if (
+      /NOAUTH|WRONGPASS|invalid password|without any password configured|NOPERM/i.test(reason) ||
+      /NOAUTH|WRONGPASS|invalid password|NOPERM/i.test(reasonOf(error))
+    ) {
+      throw new FleetError('refused/config', `Redis at ${where} refused our user or password`, { cause: error });
+    }
+    throw new FleetError('refused/redis', `Redis at ${where} does not answer (${reason})`, { cause: error });
+  } finally {
+    probe.disconnect();
+  }
+}
+
+/** Replies of a server that will do what was asked later: out of memory, loading, read-only replica, fail-over under way. */
+const TEMPORARY =
+  /^(OOM|LOADING|READONLY|MASTERDOWN|BUSY|TRYAGAIN|CLUSTERDOWN|NOREPLICAS|MISCONF|NOAUTH|NOPERM|WRONGPASS|-?UNBLOCKED)/;
+
+export function isTemporary(error: unknown): boolean {
+  return error instanceof Error && TEMPORARY.test(error.message.replace(/^ERR (?=\w+ )/, ''));
+}
+
+const PATIENCE_MS = 500;
+
+/**
+ * Repeats a call until the server does what it can only refuse for now. For workers, which pause while Redis is away and
+ * lose nothing; producers get the error at once.
+ */
+export async function patiently<T>(call: () => Promise<T>): Promise<T> {
+  for (;;) {
+    try {
+      return await call();
+    } catch (error) {
+      if (!isTemporary(error)) throw error;
+      await sleep(PATIENCE_MS);
+    }
+  }
+}
