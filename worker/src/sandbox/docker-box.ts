@@ -1,0 +1,229 @@
+import { randomBytes } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { FleetError } from '@hermes-fleet/shared';
+import type Docker from 'dockerode';
+import { z } from 'zod';
+import { killByMark, quote } from '../broker/shell-wrapper.ts';
+import { dockerCall, statusOf } from './docker-call.ts';
+import { openProcess, runBlocking } from './docker-exec.ts';
+import type {
+  BlockingExecOptions,
+  ExecResult,
+  FetchedFile,
+  Sandbox,
+  SandboxFile,
+  SandboxShell,
+  SandboxState,
+  SandboxUsage,
+} from './provider.ts';
+
+const NOT_FOUND = 404;
+const CONFLICT = 409;
+const REMOVE_MS = 30_000;
+const REMOVE_PAUSE_MS = 50;
+const KILL_MS = 10_000;
+const KILLED = 137;
+/** How long a box that is being killed may look alive after its commands have ended. */
+const DYING_MS = 300;
+const DYING_PAUSE_MS = 100;
+const NANOSECONDS = 1e9;
+const MIB = 1024 * 1024;
+const PROBLEMS: Readonly<Record<string, string>> = {
+  link: 'is a link',
+  directory: 'is a directory',
+  other: 'is no regular file',
+  missing: 'missing',
+};
+
+const DockerDescriptor = z.object({
+  // It becomes part of a path of the engine's API.
+  id: z.string().regex(/^[0-9a-f]{12,64}$/, 'must be the id of a container'),
+  name: z.string(),
+  workdir: z.string(),
+  shell: z.object({ path: z.string(), isBash: z.boolean(), pathSuffix: z.string().optional() }),
+});
+
+interface DockerDescriptor {
+  readonly id: string;
+  readonly name: string;
+  readonly workdir: string;
+  readonly shell: SandboxShell;
+}
+
+/** @throws FleetError `infra/sandbox_lost` for one that leads to no container */
+export function readDescriptor(descriptor: Readonly<Record<string, unknown>>): DockerDescriptor {
+  const { data, error } = DockerDescriptor.safeParse(descriptor);
+  if (data === undefined)
+    throw new FleetError('infra/sandbox_lost', `the descriptor leads to no sandbox (${z.prettifyError(error)})`);
+  return { ...data, shell: { ...data.shell, pathSuffix: data.shell.pathSuffix } };
+}
+
+/** Removes a container with everything in it; one that is gone is success, one that is going is waited for. */
+export async function removeContainer(container: Docker.Container): Promise<void> {
+  const call = { what: 'removing a sandbox', code: 'infra/sandbox_exec', deadlineMs: REMOVE_MS } as const;
+  const giveUpAt = performance.now() + REMOVE_MS;
+  for (;;) {
+    const isGone = await dockerCall(call, async () => {
+      try {
+        await container.remove({ force: true, v: true });
+        return true;
+      } catch (error) {
+        if (statusOf(error) === NOT_FOUND) return true;
+        if (statusOf(error) === CONFLICT && performance.now() < giveUpAt) return false;
+        throw error;
+      }
+    });
+    if (isGone) return;
+    await sleep(REMOVE_PAUSE_MS);
+  }
+}
+
+/** A running container as a sandbox. */
+export class DockerBox implements Sandbox {
+  readonly name: string;
+  readonly id: string;
+  readonly workdir: string;
+  readonly shell: SandboxShell;
+  readonly #container: Docker.Container;
+
+  constructor(container: Docker.Container, descriptor: DockerDescriptor) {
+    this.#container = container;
+    this.id = descriptor.id.slice(0, 12);
+    this.name = descriptor.name;
+    this.workdir = descriptor.workdir;
+    this.shell = descriptor.shell;
+  }
+
+  get descriptor(): Readonly<Record<string, unknown>> {
+    return { id: this.#container.id, name: this.name, workdir: this.workdir, shell: this.shell };
+  }
+
+  async exec(options: BlockingExecOptions): Promise<ExecResult> {
+    const mark = `HF_KILL=${randomBytes(9).toString('hex')}`;
+    const [name = '', value = ''] = mark.split('=');
+    const marked = { ...options, env: { ...options.env, [name]: value } };
+    const result = await runBlocking(this.#container, marked, async () => {
+      // With a deadline of its own: what it ends may be why the caller's is over.
+      const script = this.#withPath(killByMark(mark, '$$'));
+      await runBlocking(
+        this.#container,
+        {
+          argv: [this.shell.path, '-c', script],
+          user: options.user,
+          signal: AbortSignal.timeout(KILL_MS),
+          maxBytes: 0,
+          deadlineMs: KILL_MS,
+        },
+        async () => undefined,
+      );
+    });
+    if (result.exitCode === KILLED) await this.#checkAlive();
+    return result;
+  }
+
+  async openProcess(options: Parameters<typeof openProcess>[1]): ReturnType<typeof openProcess> {
+    return await openProcess(this.#container, options);
+  }
+
+  async putFiles(
+    files: readonly SandboxFile[],
+    options: { readonly signal: AbortSignal; readonly deadlineMs: number; readonly user?: string | undefined },
+  ): Promise<void> {
+    for (const { path, content } of files) {
+      const script = this.#withPath(
+        `cd -- ${quote(this.workdir)} && case ${quote(path)} in */*) mkdir -p -- "$(dirname -- ${quote(path)})" ;; esac && cat > ${quote(path)}`,
+      );
+      const result = await this.exec({
+        argv: [this.shell.path, '-c', script],
+        user: options.user,
+        stdin: content,
+        signal: options.signal,
+        maxBytes: 4096,
+        deadlineMs: options.deadlineMs,
+      });
+      if (result.exitCode === 0) continue;
+      const reason = result.stderr.toString().trim().slice(0, 300);
+      const code = /no space left|quota exceeded/i.test(reason) ? 'infra/sandbox_disk' : 'infra/sandbox_create';
+      throw new FleetError(code, `file ${path} could not be written (${reason})`);
+    }
+  }
+
+  async getFiles(
+    paths: readonly string[],
+    options: { readonly signal: AbortSignal; readonly deadlineMs: number; readonly maxBytes: number },
+  ): Promise<FetchedFile[]> {
+    const fetched: FetchedFile[] = [];
+    let left = options.maxBytes;
+    for (const path of paths) {
+      const file = await this.#getFile(path, left, options);
+      left -= file.content?.length ?? 0;
+      fetched.push(file);
+    }
+    return fetched;
+  }
+
+  async usage(): Promise<SandboxUsage> {
+    const stats = await dockerCall(
+      { what: 'reading the usage of a sandbox', code: 'infra/sandbox_exec' },
+      async () => await this.#container.stats({ stream: false, 'one-shot': true }),
+    );
+    const memory: { max_usage?: number; failcnt?: number } | undefined = stats.memory_stats;
+    const cpu: number | undefined = stats.cpu_stats?.cpu_usage?.total_usage;
+    return {
+      cpuTimeS: cpu === undefined ? undefined : cpu / NANOSECONDS,
+      peakMemoryMib: memory?.max_usage === undefined ? undefined : memory.max_usage / MIB,
+      oomKills: undefined,
+    };
+  }
+
+  async state(): Promise<SandboxState> {
+    return await dockerCall({ what: 'asking for the state of a sandbox', code: 'infra/sandbox_exec' }, async () => {
+      try {
+        return (await this.#container.inspect()).State.Running ? 'running' : 'stopped';
+      } catch (error) {
+        if (statusOf(error) === NOT_FOUND) return 'gone';
+        throw error;
+      }
+    });
+  }
+
+  async remove(): Promise<void> {
+    await removeContainer(this.#container);
+  }
+
+  /** Size first: a sparse file of terabytes must not be read; and no link is followed. */
+  async #getFile(
+    path: string,
+    maxBytes: number,
+    options: { readonly signal: AbortSignal; readonly deadlineMs: number },
+  ): Promise<FetchedFile> {
+    const name = quote(path);
+    const script = this.#withPath(
+      `cd -- ${quote(this.workdir)} || exit 1; if [ -L ${name} ]; then echo link; elif [ -d ${name} ]; then echo directory; elif [ ! -e ${name} ]; then echo missing; elif [ ! -f ${name} ]; then echo other; else stat -c %s -- ${name} && head -c ${Math.max(0, maxBytes)} -- ${name}; fi`,
+    );
+    const { stdout } = await this.exec({
+      argv: [this.shell.path, '-c', script],
+      signal: options.signal,
+      maxBytes: maxBytes + 64,
+      deadlineMs: options.deadlineMs,
+    });
+    const end = stdout.indexOf(10);
+    const first = stdout.subarray(0, end < 0 ? stdout.length : end).toString();
+    if (!/^\d+$/.test(first))
+      return { path, content: undefined, size: 0, problem: PROBLEMS[first] ?? 'could not be read' };
+    return { path, content: stdout.subarray(end + 1), size: Number(first) };
+  }
+
+  /** A box that is killed takes its commands along, as if each had been killed. @throws FleetError `infra/sandbox_lost` */
+  async #checkAlive(): Promise<void> {
+    for (let waitedMs = 0; waitedMs <= DYING_MS; waitedMs += DYING_PAUSE_MS) {
+      const state = await this.state();
+      if (state !== 'running') throw new FleetError('infra/sandbox_lost', `the sandbox is ${state}`);
+      await sleep(DYING_PAUSE_MS);
+    }
+  }
+
+  #withPath(script: string): string {
+    return this.shell.pathSuffix === undefined ? script : `PATH=$PATH:${this.shell.pathSuffix}; export PATH\n${script}`;
+  }
+}
