@@ -10,6 +10,8 @@ import type { Mailbox } from './mailbox.ts';
 const SIGNAL_ARITY = 3;
 /** Idle wait of the blocking fetch, in seconds. */
 const DRAIN_DELAY_S = 30;
+/** How long a free slot may wait for a job's end before the fetch loop is woken for it. */
+const WAKE_MS = 100;
 /** A dead owner's job is handed out again however often it was; the begins are counted in the record. */
 const MAX_STALLED_COUNT = 1_000_000;
 
@@ -32,6 +34,9 @@ interface Fetcher {
   /** Processors that are running a seed; those that went on to a later command hold no start any more. */
   seeding: number;
   active: number;
+  /** Processors that have ended so far. */
+  ended: number;
+  waking: NodeJS.Timeout | undefined;
 }
 
 /** The only file that knows BullMQ's worker: its queues, its jobs and its signals, on the one side; the mailbox on the other. */
@@ -100,7 +105,7 @@ export class FleetWorker {
       maxStalledCount: MAX_STALLED_COUNT,
       drainDelay: DRAIN_DELAY_S,
     });
-    const fetcher: Fetcher = { worker, engine, seeding: 0, active: 0 };
+    const fetcher: Fetcher = { worker, engine, seeding: 0, active: 0, ended: 0, waking: undefined };
     worker.on('error', (error) => this.#warnings.warn('queue trouble', { queue, reason: reasonOf(error) }));
     // Neither means that the command is lost: liveness is judged by the record, not by the library's lock.
     worker.on('lockRenewalFailed', () => this.#warnings.warn('job locks were not renewed', { queue }));
@@ -149,6 +154,7 @@ export class FleetWorker {
       if (end !== undefined) await this.#giveBack(job, token, end.backMs);
     } finally {
       fetcher.active--;
+      fetcher.ended++;
       seeded();
     }
   }
@@ -174,13 +180,24 @@ export class FleetWorker {
     const isStuck = room > worker.concurrency && fetcher.active >= worker.concurrency;
     worker.concurrency = room;
     if (worker.isPaused()) void worker.resume();
-    else if (isStuck) void this.#wake(worker);
+    else if (isStuck) this.#wakeUnlessEnding(fetcher);
   }
 
   /**
    * BullMQ looks at a raised concurrency only when one of its jobs ends, or when it is resumed (6.7.0 `mainLoop`): free
-   * slots would wait for the end of a long activation that went on from its seed.
+   * slots would wait for the end of a long activation that went on from its seed. Where a job is about to end anyway, a
+   * resume would only cost.
    */
+  #wakeUnlessEnding(fetcher: Fetcher): void {
+    if (fetcher.waking !== undefined) return;
+    const { ended } = fetcher;
+    fetcher.waking = setTimeout(() => {
+      fetcher.waking = undefined;
+      if (fetcher.ended === ended && !this.#isDraining) void this.#wake(fetcher.worker);
+    }, WAKE_MS);
+    fetcher.waking.unref();
+  }
+
   async #wake(worker: Worker<JobData, void>): Promise<void> {
     await worker.pause(true);
     if (!this.#isDraining) await worker.resume();
