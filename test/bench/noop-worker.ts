@@ -58,4 +58,5 @@ if (process.argv[2] === 'flow') {
   await scripts.renewEngine('stub', 600_000);
   await worker.start();
 }
+process.on('SIGTERM', () => process.exit(0));
 console.log(JSON.stringify({ ready: true }));
