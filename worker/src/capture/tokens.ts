@@ -4,20 +4,11 @@ import { type ExactObject, type ExactValue, isExactObject, stringifyExact } from
 const PROMPT = 'prompt_token_ids';
 const GENERATED = ['generation_token_ids', 'generation_log_probs'];
 
-/** Token ids and log-probs of a call. Prompt ids are kept as what they share with an earlier call's sequence, and the rest. */
-export interface StoredTokens {
-  readonly prompt_token_ids: {
-    readonly shared_with: string | null;
-    readonly shared: number;
-    readonly rest: readonly unknown[];
-  } | null;
-  readonly generation_token_ids: readonly unknown[] | null;
-  readonly generation_log_probs: readonly unknown[] | null;
-  /** Whether the prompt begins with the agent's previous prompt and generation: one unbroken sequence of tokens. */
-  readonly continues: boolean | null;
-}
-
-/** Takes token ids out of replies: the record keeps them, the runner has no use for them and must not see them. */
+/**
+ * Takes token ids and log-probs out of replies: the record keeps them, the runner has no use for them and must not see
+ * them. Prompt ids are kept as what they share with the sequence of an earlier call, and the rest; `continues` says whether
+ * a prompt begins with the agent's previous prompt and generation, as one unbroken sequence.
+ */
 export class TokenRecord {
   /** Per agent: its last call, and the sequence that it made. */
   readonly #last = new Map<string, { readonly act: string; readonly sequence: readonly string[] }>();

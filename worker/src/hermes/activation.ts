@@ -106,7 +106,8 @@ export class Activation {
         const { op: _op, ...event } = head;
         const work = this.#options.journal
           .event(event)
-          .catch(() => undefined)
+          // A record that cannot be written is no record: the run ends, and says why.
+          .catch((error: unknown) => this.#options.cancellation.abort(internalFault(error)))
           .finally(() => this.#pending.delete(work));
         this.#pending.add(work);
         return;
@@ -125,9 +126,7 @@ export class Activation {
       this.#channel?.send({ id, ...answer }, answerBody);
     } catch (error) {
       // The reason of the run's end, or of the sandbox's: the child is told to stop, an answer would only feed it.
-      const failure =
-        error instanceof FleetError ? error : new FleetError('infra/internal', reasonOf(error), { cause: error });
-      this.#options.cancellation.abort(failure);
+      this.#options.cancellation.abort(internalFault(error));
     } finally {
       this.#open.delete(id);
     }
@@ -183,6 +182,11 @@ export class Activation {
       cancellation.abort(new FleetError('incomplete/idle_time', `nothing was heard for ${idleMs / 1000} s`)),
     );
   }
+}
+
+/** A typed error as it is; any other is a fault of ours. */
+function internalFault(error: unknown): FleetError {
+  return error instanceof FleetError ? error : new FleetError('infra/internal', reasonOf(error), { cause: error });
 }
 
 function spread(answer: HttpAnswer): { readonly head: object; readonly body: Buffer | undefined } {
