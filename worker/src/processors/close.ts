@@ -50,7 +50,7 @@ export async function close(command: Command, deps: CloseDeps): Promise<Outcome>
     activations.push({ id, trajectory: trajectoryOf(await readJournal(deps.scripts, at.key, number)) });
   const body: CloseBody = {
     wire_version: WIRE_VERSION,
-    message: settled.failure?.message ?? null,
+    message: settled.failure?.message ?? settled.notCollected ?? null,
     session: ended.session,
     observations: observationBundle(activations, settled.observed),
     collected: settled.collected,
@@ -72,6 +72,8 @@ interface Settled {
   readonly collected: CloseBody['collected'];
   readonly observed: ObservedSandbox | undefined;
   readonly failure: FleetError | undefined;
+  /** Why something that was to be collected is missing; the sandbox was settled all the same. */
+  readonly notCollected?: string | undefined;
 }
 
 async function settleSandbox(
@@ -101,6 +103,7 @@ async function settleSandbox(
     usage,
   });
   let collected: CloseBody['collected'] = null;
+  let notCollected: string | undefined;
   let sandbox: Sandbox;
   try {
     sandbox = await engine.provider.connect(descriptor.box, { signal });
@@ -119,6 +122,7 @@ async function settleSandbox(
       collected = await watch.time('collect', async () => await collect(sandbox, wanted, { user, signal }));
     }
   } catch (error) {
+    notCollected = `not everything could be collected (${reasonOf(error)})`;
     command.log.warn({ reason: reasonOf(error) }, 'not everything could be collected');
   }
   const usage = await sandbox.usage?.().catch(() => undefined);
@@ -128,7 +132,7 @@ async function settleSandbox(
     return { state: 'left_to_reaper', collected, observed: observed('unknown', sandbox, usage), failure: typed(error) };
   }
   const outcome = (usage?.oomKills ?? 0) > 0 ? 'oom' : options.sessionClass === 'cancelled' ? 'cancelled' : 'completed';
-  return { state: 'removed', collected, observed: observed(outcome, sandbox, usage), failure: undefined };
+  return { state: 'removed', collected, observed: observed(outcome, sandbox, usage), failure: undefined, notCollected };
 }
 
 const typed = (error: unknown): FleetError =>
