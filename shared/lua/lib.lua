@@ -11,10 +11,12 @@ local call = redis.call
 local NAME = { s = 'seed', a = 'activate', c = 'close' }
 local LETTER = { ok = 'o', incomplete = 'i', failed = 'f', infra = 'n', cancelled = 'c' }
 local CLASS = { o = 'ok', i = 'incomplete', f = 'failed', n = 'infra', c = 'cancelled' }
-local function now() local t = call('TIME') return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000) end
--- the record is read once, changed in memory and written once by flush(), which the loader puts behind every script (`main`)
-local FIX = { 'st', 'run', 'fe', 'hb', 'su', 'ac', 'b', 'ep', 'cx', 'xp', 'tt', 'q', 'en', 'le', 'sid', 'idt', 'n', 't', 'rt', 'nq' }
-local rec, known, dirty, ttl = {}, {}, {}, nil
+local TIME = call('TIME')
+local NOW = tonumber(TIME[1]) * 1000 + math.floor(tonumber(TIME[2]) / 1000)
+-- the record is read once (of its commands the one that most scripts are about, ARGV 7), changed in memory and written once by flush(), which the loader puts behind every script (`main`)
+local FIX = { 'st', 'run', 'fe', 'hb', 'su', 'ac', 'b', 'ep', 'cx', 'xp', 'tt', 'q', 'en', 'le', 'sid', 'idt', 'n', 't', 'rt', 'nq', 'c:' .. ARGV[7], 'x:' .. ARGV[7] }
+-- (so is the time at which the session is looked at again)
+local rec, known, dirty, ttl, due_at = {}, {}, {}, nil, nil
 for i, v in ipairs(call('HMGET', S, unpack(FIX))) do rec[FIX[i]] = v or nil known[FIX[i]] = true end
 local function get(f)
   if not known[f] then rec[f] = call('HGET', S, f) or nil known[f] = true end
@@ -35,6 +37,7 @@ local function flush()
   if #w > 0 then call('HSET', S, unpack(w)) end
   if #d > 0 then call('HDEL', S, unpack(d)) end
   if ttl then call('PEXPIRE', S, ttl) end
+  if due_at then call('ZADD', DUE, num(due_at), SK) end
 end
 local function cmd(c)
   local v = get('c:' .. c)
@@ -44,7 +47,7 @@ local function cmd(c)
 end
 local function put(c, x) set('c:' .. c, x.s .. ':' .. x.n .. ':' .. x.k .. ':' .. x.d) end
 local function open(x) return x.s == 'p' or x.s == 'q' or x.s == 'b' end
-local function due(at) local xp = tonumber(get('xp') or 0) if xp > 0 and xp < at then at = xp end call('ZADD', DUE, num(at), SK) end
+local function due(at) local xp = tonumber(get('xp') or 0) due_at = xp > 0 and math.min(xp, at) or at end
 -- the one place where a command becomes terminal: state + stored result + stream entry, together
 local function publish(c, x, class, code, fence, body, blob)
   x.s = LETTER[class]
@@ -65,13 +68,14 @@ local function job(c)
 end
 local function with(head, j) if j then for i = 1, #j do head[#head + 1] = j[i] end end return head end
 local function disown() del('fe', 'hb', 'su') end
-local function silent(ms) return now() - tonumber(get('hb') or 0) >= ms end
+local function silent(ms) return NOW - tonumber(get('hb') or 0) >= ms end
 local function closed()
   set('st', 'z')
   disown()
   del('run', 'b', 'ac', 't')
   call('DEL', M, P)
   call('ZREM', DUE, SK)
+  due_at = nil
   ttl = RECEIPT
   call('PEXPIRE', R, RECEIPT)
 end
@@ -86,7 +90,7 @@ local function advance()
   x.s = 'q'
   put(c, x)
   set('run', c)
-  due(now() + RECHECK)
+  due(NOW + RECHECK)
   return job(c)
 end
 -- what the owner of the running command needs (begin and finish answer it): verdict, fence, begins, previous fence, st, payload, seed payload, descriptor, code, xp, queue, engine, lease
@@ -99,7 +103,7 @@ local function view(c, prev, max)
 end
 -- makes the caller the owner: raises the fence, so that every earlier run of it is refused everywhere
 local function start(c, nonce, max)
-  local x, prev, t = cmd(c), get('fe') or '', now()
+  local x, prev, t = cmd(c), get('fe') or '', NOW
   local ep = num(math.max(tonumber(get('ep') or 0) + 1, t)) -- by the clock, so that it also rises across a fail-over that lost writes
   incr('b')
   if x.k ~= 'c' and tonumber(get('xp')) <= t then -- past its deadline: never execute; the tick will close the session
@@ -109,11 +113,11 @@ local function start(c, nonce, max)
   put(c, x)
   set('ep', ep, 'fe', ep .. '.' .. nonce, 'hb', num(t))
   del('su', 't')
-  if x.k == 'c' then set('st', 'k') call('ZADD', DUE, num(t + LAPSE), SK) else due(t + LAPSE) end
+  if x.k == 'c' then set('st', 'k') due_at = t + LAPSE else due(t + LAPSE) end
   return view(c, prev, max)
 end
 -- the same for a resent call of the owner itself: the answer again, and a sign of life
-local function heard(c, max) set('hb', num(now())) del('su') return view(c, '', max) end
+local function heard(c, max) set('hb', num(NOW)) del('su') return view(c, '', max) end
 local function nonce_of(fence) return string.match(fence or '', '%.(.*)$') or '' end
 -- class and code of the seed's result: what its parked and later activations get when it ended not ok
 local function seed_result()
@@ -143,7 +147,7 @@ local function close_cid()
 end
 -- the session has no sandbox any more (engine lost, sandbox lost): its lease lapses (the reaper of that engine settles it, so it counts until then), what follows may run on any worker
 local function unbind(leases, bound)
-  if get('le') then call('ZADD', leases, 'XX', num(now() - 1), get('le')) call('SREM', bound, SK) end
+  if get('le') then call('ZADD', leases, 'XX', num(NOW - 1), get('le')) call('SREM', bound, SK) end
   del('en', 'le')
   call('HDEL', P, 'sb')
   set('q', 'any')

@@ -31,9 +31,9 @@ local function seed(d, payload)
   if KEYS[7] ~= S and call('EXISTS', KEYS[7]) == 1 then return say('refused', 'sweep_cancelled') end
   if call('XLEN', OUT) >= rlimit then return say('refused', 'backpressure') end
   -- the first write: a full Redis refuses it, and so the whole seed (PERSIST it would let through, and all that follows with it)
-  call('ZADD', KEYS[8], num(now()), reply_to)
+  call('ZADD', KEYS[8], num(NOW), reply_to)
   call('PERSIST', S)
-  set('st', 'n', 'sid', sid, 'idt', idt == '' and '-' or idt, 'tt', ARGV[12], 'xp', num(now() + tonumber(ARGV[11])), 'rt', reply_to, 'nq', queue)
+  set('st', 'n', 'sid', sid, 'idt', idt == '' and '-' or idt, 'tt', ARGV[12], 'xp', num(NOW + tonumber(ARGV[11])), 'rt', reply_to, 'nq', queue)
   if get('x:seed') then
     put('seed', { s = 'p', n = tostring(incr('n')), k = 's', d = d })
     answer('seed', 'cancelled', get('x:seed'))
@@ -65,7 +65,7 @@ local function close(when)
   if foreign() then return say('refused', 'identity') end
   if not st then -- never seen: leave a tombstone that blocks a late seed
     set('st', 'k', 'sid', sid, 'idt', idt == '' and '-' or idt, 'rt', reply_to)
-    call('ZADD', KEYS[8], num(now()), reply_to)
+    call('ZADD', KEYS[8], num(NOW), reply_to)
     answer(close_cid(), 'ok', 'nothing_to_close')
     closed()
     return say('accepted', 'answered')

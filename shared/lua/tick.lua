@@ -6,7 +6,7 @@ local engine, ENGINES = ARGV[7], KEYS[9]
 local st = get('st')
 if not st or st == 'z' then call('ZREM', DUE, SK) return { 'gone' } end
 if (get('en') or '') ~= engine or elsewhere(ARGV[9]) then return { 'moved' } end
-local run, t = get('run'), now()
+local run, t = get('run'), NOW
 if string.sub(get('q') or '', 1, 7) == 'engine-' and tonumber(call('ZSCORE', ENGINES, engine) or 0) + tonumber(ARGV[8]) <= t then
   unbind(KEYS[7], KEYS[8])
   answer_parked('infra', 'engine_lost')
@@ -17,7 +17,7 @@ if string.sub(get('q') or '', 1, 7) == 'engine-' and tonumber(call('ZSCORE', ENG
     put(run, x)
     disown()
     del('b')
-    call('ZADD', DUE, num(t + RECHECK), SK)
+    due_at = t + RECHECK
     return with({ 'lost' }, job(run))
   end
   answer(run, 'infra', 'engine_lost')
@@ -34,10 +34,10 @@ if tonumber(get('xp')) <= t then
 end
 if run then
   if cmd(run).s == 'b' then
-    if not silent(LAPSE) then call('ZADD', DUE, num(tonumber(get('hb')) + LAPSE), SK) return { 'ok' } end
-    call('ZADD', DUE, num(t + LAPSE), SK)
+    if not silent(LAPSE) then due_at = tonumber(get('hb')) + LAPSE return { 'ok' } end
+    due_at = t + LAPSE
   else -- a waiting command is looked at ever more rarely
-    call('ZADD', DUE, num(t + RECHECK * math.min(2 ^ incr('t'), 64)), SK)
+    due_at = t + RECHECK * math.min(2 ^ incr('t'), 64)
   end
   return with({ 'ok' }, job(run))
 end

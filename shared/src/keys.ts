@@ -73,7 +73,7 @@ export class Keys {
   get cancelChannel(): string {
     return `${this.prefix}:cancel`;
   }
-  /** Channel on which a worker says that a sandbox slot of an engine became free: the engine's id. */
+  /** Channel that says that a sandbox slot of an engine became free: the engine's id. */
   get slotsChannel(): string {
     return `${this.prefix}:slots`;
   }

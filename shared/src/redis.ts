@@ -29,7 +29,26 @@ export function connectRedis(
   };
   const redis = new Redis(url, merged);
   redis.on('error', onError);
+  coalesceWrites(redis);
   return redis;
+}
+
+/**
+ * One write to the socket per turn of the event loop, however many commands the turn sends: the system call is the dear
+ * part of a command, at both ends. Unlike ioredis' pipelines, each command stays one of its own, which is what lets it be
+ * sent again after a lost connection.
+ */
+function coalesceWrites(redis: Redis): void {
+  const send = redis.sendCommand.bind(redis);
+  redis.sendCommand = (command, target) => {
+    // Undefined before the first connection, which ioredis' types do not say.
+    const stream: typeof redis.stream | undefined = redis.stream;
+    if (stream?.writableCorked === 0) {
+      stream.cork();
+      process.nextTick(() => stream.uncork());
+    }
+    return send(command, target);
+  };
 }
 
 const MINIMUM = [6, 2] as const;

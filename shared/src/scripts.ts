@@ -190,6 +190,7 @@ export class Scripts {
       flags,
       options.nextNonce,
       options.maxBegins,
+      this.keys.slotsChannel,
     );
     return finishAnswer(reply);
   }

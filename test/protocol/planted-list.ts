@@ -59,7 +59,7 @@ export const PLANTED_FAULTS: readonly PlantedFault[] = [
   {
     what: 'a dispatch does not make the session due',
     configuration: 'mCrash',
-    from: 'due(now() + RECHECK)\n  return job(c)',
+    from: 'due(NOW + RECHECK)\n  return job(c)',
     to: 'return job(c)',
   },
   {
@@ -108,7 +108,7 @@ export const PLANTED_FAULTS: readonly PlantedFault[] = [
   {
     what: 'engine loss leaves lease and index',
     configuration: 'mEngine',
-    from: "call('ZADD', leases, 'XX', num(now() - 1), get('le')) call('SREM', bound, SK)",
+    from: "call('ZADD', leases, 'XX', num(NOW - 1), get('le')) call('SREM', bound, SK)",
     to: '',
   },
   {
@@ -120,7 +120,7 @@ export const PLANTED_FAULTS: readonly PlantedFault[] = [
   {
     what: 'a failed close does not hand over its sandbox',
     configuration: 'mClose',
-    from: "else call('ZADD', LE, 'XX', num(now() - 1), get('le')) end",
+    from: "else call('ZADD', LE, 'XX', num(NOW - 1), get('le')) end",
     to: 'end',
   },
   {

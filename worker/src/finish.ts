@@ -101,11 +101,11 @@ export class Finisher {
         return { end: await this.#drop(run, outcome, blob) };
       case 'dup':
         // With our own fence only the answer had been lost; with another's, ours is debris.
-        if (answer.fence === run.fence) await this.#settled(run, command, outcome);
+        if (answer.fence === run.fence) await this.#settled(command, outcome);
         else await this.#drop(run, outcome, blob);
         return { end: answer.next };
       case 'published':
-        await this.#settled(run, command, outcome);
+        await this.#settled(command, outcome);
         return { end: answer.next };
       default:
         return answer satisfies never;
@@ -113,12 +113,9 @@ export class Finisher {
   }
 
   /** What follows a result that is out. None of it may keep the session's next command waiting, or fail it. */
-  async #settled(run: Run, command: Command, outcome: Outcome): Promise<void> {
+  async #settled(command: Command, outcome: Outcome): Promise<void> {
     try {
       await outcome.settled?.();
-      const { engine } = command.view;
-      if (run.kind === 'close' && engine !== '')
-        await this.#scripts.redis.publish(this.#scripts.keys.slotsChannel, engine);
     } catch (error) {
       command.log.warn({ reason: reasonOf(error) }, 'clean-up after a result failed');
     }

@@ -42,7 +42,10 @@ export type Execute = (command: Command) => Promise<Outcome>;
 const FULL_RETRY_MS = 200;
 const BACK_MS = 200;
 
-const newNonce = (): string => randomBytes(6).toString('hex');
+/** Unique to this process; what follows it is counted: entropy for each would be a system call for each. */
+const NONCE_PREFIX = randomBytes(6).toString('hex');
+let nonces = 0;
+const newNonce = (): string => `${NONCE_PREFIX}${(nonces++).toString(36)}`;
 const numberOf = (jobId: string): string => jobId.slice(jobId.indexOf('.') + 1);
 
 /**
