@@ -6,6 +6,7 @@ import {
   type Identity,
   isBorrowed,
   type Keys,
+  newEngineQueue,
   newQueue,
   type Scripts,
   type Seed,
@@ -77,7 +78,7 @@ export class Submission {
           unreadLimit: this.#options.unreadLimit ?? 100_000,
           waitTtlMs: this.#options.waitTtlMs ?? 7 * DAY_MS,
           sessionTtlMs: Math.min(LONGEST_MS, Math.round((seed?.timeouts.session_ttl_s ?? 86_400) * 1000)),
-          seedQueue: seed === undefined ? '' : newQueue(providerOf(seed)),
+          seedQueue: seed === undefined ? '' : queueOf(seed),
           sweepId,
         },
         commands,
@@ -144,8 +145,12 @@ export class Submission {
   }
 }
 
-const providerOf = (seed: Seed): string =>
-  isBorrowed(seed.sandbox) ? seed.sandbox.access.connection.provider : seed.sandbox.provider;
+/** Where workers that can do a seed look for it. */
+function queueOf({ sandbox }: Seed): string {
+  if (!isBorrowed(sandbox)) return newQueue(sandbox.provider);
+  const { provider, descriptor } = sandbox.access.connection;
+  return descriptor.engine === undefined ? newQueue(provider) : newEngineQueue(descriptor.engine);
+}
 
 /** '' where no rollout is named: then nothing is checked. */
 function identityDigest(identity: Identity | undefined): string {

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { FleetError } from './failure.ts';
 import { ResponsesRequest } from './responses.ts';
-import { Budgets, Collect, HermesSpec, isBorrowed, ModelSpec, SandboxSpec, Timeouts } from './session-spec.ts';
+import { Budgets, Collect, HermesSpec, ModelSpec, SandboxSpec, Timeouts } from './session-spec.ts';
 import { refusalOf, ToolAccess } from './tool-access.ts';
 
 /** Version of every stored document; within a major, fields are only added. */
@@ -155,13 +155,6 @@ function parse<T extends z.ZodType>(schema: T, what: string, body: unknown): z.o
 /** @throws FleetError `refused/invalid` or `refused/grant_unsupported` */
 export function parseSeed(body: unknown): Seed {
   const seed = parse(Seed, 'seed', body);
-  if (isBorrowed(seed.sandbox))
-    throw new FleetError(
-      'refused/invalid',
-      'seed is not valid: sandbox.access: borrowing a sandbox is not supported yet',
-    );
-  if (seed.hermes.placement === 'inside')
-    throw new FleetError('refused/invalid', 'seed is not valid: hermes.placement: "inside" is not supported yet');
   const refusal = refusalOf(seed.tool_accesses);
   if (refusal !== undefined) {
     const code = refusal.unsupported ? 'refused/grant_unsupported' : 'refused/invalid';

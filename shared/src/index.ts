@@ -17,7 +17,7 @@ export { Dispatcher, type Job, type JobData } from './dispatch.ts';
 export { CommonEnvironment, milliseconds, readEnvironment } from './environment.ts';
 export { boundary, FAILURES, FleetError, reasonOf, RESULT_CLASSES, verdictOf } from './failure.ts';
 export type { FailureCode, Fault, FleetErrorOptions, ResultClass } from './failure.ts';
-export { ANY_QUEUE, bodyDigest, engineQueue, Keys, newQueue, sessionKey } from './keys.ts';
+export { ANY_QUEUE, bodyDigest, engineQueue, Keys, newEngineQueue, newQueue, sessionKey } from './keys.ts';
 export { ObservationBundle, ObservationGap, ObservationRecord } from './observation.ts';
 export { checkRedis, connectRedis, isTemporary, patiently, redisAddress, type RedisFacts } from './redis.ts';
 export { InputItem, OutputItem, ResponsesObject, ResponsesRequest, ResponsesUsage } from './responses.ts';
@@ -51,6 +51,7 @@ export {
   Collect,
   HermesSpec,
   isBorrowed,
+  sandboxUser,
   ModelSpec,
   type OwnedSandbox,
   SandboxSpec,

@@ -81,5 +81,7 @@ export class Keys {
 
 /** Name of the queue of seeds for a provider, of commands of an engine's sessions, and of commands that any worker may run. */
 export const newQueue = (provider: string): string => `new-${provider}`;
+/** Name of the queue of seeds that borrow a sandbox of a named engine. */
+export const newEngineQueue = (engine: string): string => `new-engine-${engine}`;
 export const engineQueue = (engine: string): string => `engine-${engine}`;
 export const ANY_QUEUE = 'any';

@@ -22,7 +22,12 @@ export const SeedBody = z.object({
   message,
   /** Hermes that the session's activations run with. */
   hermes_version: z.string().nullable(),
-  sandbox: z.object({ provider: z.string(), id: z.string(), image: z.string(), workdir: z.string() }).nullable(),
+  /** `runner`: in a runner of its own. Inside the sandbox: `image`, its own one was used; `packed`, ours was put there. */
+  hermes_origin: z.enum(['runner', 'image', 'packed']).nullable(),
+  /** `image` is null for a borrowed one. */
+  sandbox: z
+    .object({ provider: z.string(), id: z.string(), image: z.string().nullable(), workdir: z.string() })
+    .nullable(),
   /** What the sandbox lacks, and what is therefore not offered. */
   gaps: z.array(ObservationGap),
   timings_ms: Timings,

@@ -43,13 +43,28 @@ export const ModelSpec = z.strictObject({
 });
 export type ModelSpec = z.infer<typeof ModelSpec>;
 
+const providerName = (): z.ZodString =>
+  z.string().regex(/^[a-z][a-z0-9-]{0,31}$/, 'a provider is named by lower-case letters, digits and "-"');
+
 /** A sandbox that somebody else owns: used, then left as it is. */
 const SandboxAccess = z.strictObject({
   connection: z.strictObject({
     kind: z.literal('direct'),
-    provider: z.string().min(1).max(64),
-    descriptor: z.record(z.string(), z.json()),
+    provider: providerName(),
+    /**
+     * What the provider needs to find it; for `docker` NeMo Gym's `{"sandbox_id": <name or id of the container>, …}`. With
+     * `engine`, the id of the engine that has it, only that engine's workers take the seed; without, any worker does.
+     */
+    descriptor: z
+      .object({
+        engine: z
+          .string()
+          .regex(/^[A-Za-z0-9._-]{1,128}$/, 'must be the id of an engine')
+          .optional(),
+      })
+      .catchall(z.json()),
   }),
+  /** Absolute path in the sandbox that commands start in; must be there. */
   workdir: absolute(),
 });
 
@@ -78,10 +93,7 @@ const SandboxLimits = z.strictObject({
 const OwnedSandbox = z.strictObject({
   access: z.undefined().optional(),
   /** Which provider of the fleet makes it: `docker` or `local`. */
-  provider: z
-    .string()
-    .regex(/^[a-z][a-z0-9-]{0,31}$/, 'a provider is named by lower-case letters, digits and "-"')
-    .default('docker'),
+  provider: providerName().default('docker'),
   image: z.string().min(1).max(512),
   workdir: absolute().default('/workspace'),
   /** User of the commands; the image's own when absent. */
@@ -111,6 +123,11 @@ export type SandboxSpec = z.infer<typeof SandboxSpec>;
 
 export function isBorrowed(spec: SandboxSpec): spec is z.infer<typeof BorrowedSandbox> {
   return spec.access !== undefined;
+}
+
+/** User of the commands in it; undefined: the one that the image or the owner of a borrowed sandbox has set. */
+export function sandboxUser(spec: SandboxSpec): string | undefined {
+  return isBorrowed(spec) ? undefined : spec.user;
 }
 
 /** How Hermes is set up for every activation of the session. */

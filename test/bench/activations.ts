@@ -29,6 +29,7 @@ const JOB = {
   toolsets: ['terminal', 'file'],
   disabled_tools: [],
   system: null,
+  temp_dir: '/tmp',
   cwd: '/workspace',
   shell: 'bash',
   tool_timeout_s: 60,
@@ -39,6 +40,7 @@ const JOB = {
   mcp: {},
   resident_shell: true,
 };
+const RUNNER_PYTHON = ['/opt/hermes/lib/ld.so', '--library-path', '/opt/hermes/lib', '/opt/hermes/bin/python3'];
 const BODY = Buffer.from(JSON.stringify({ user: 'say done', history: [] }));
 
 /** One activation without tools, its only model call answered at once. */
@@ -55,7 +57,8 @@ async function activation(runner: RunnerChannel, home: string): Promise<void> {
 /** The same in a fresh process in a container that is there: imports, one activation, end. */
 async function freshProcess(container: Docker.Container): Promise<void> {
   const exec = await container.exec({
-    Cmd: ['/opt/hermes/bin/python', '-u', '/opt/runner/host.py'],
+    // As the image's entry point.
+    Cmd: [...RUNNER_PYTHON, '-u', '/opt/hermes/runner/host.py'],
     AttachStdin: true,
     AttachStdout: true,
     AttachStderr: true,

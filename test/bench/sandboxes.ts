@@ -36,6 +36,7 @@ function spec(): SandboxSpec {
     env: {},
     network: 'none',
     limits: { cpus: 2, memoryMib: 1024, pids: 256 },
+    hasHermes: false,
     expiresAtS: Math.ceil(Date.now() / 1000) + 3600,
   };
 }

@@ -45,6 +45,7 @@ export class Bench {
       env: {},
       network: 'none',
       limits: { cpus: 2, memoryMib: 4096, pids: 512 },
+      hasHermes: false,
       expiresAtS: Math.floor(Date.now() / 1000) + HOUR_S,
       ...this.fixture.spec,
       ...more,

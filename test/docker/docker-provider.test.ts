@@ -209,7 +209,7 @@ describe('an engine in trouble', () => {
   const everyCall = (engine: Docker): Record<string, () => Promise<unknown>> => {
     const provider = provide(newFleet(), engine);
     const shell = { path: 'sh', isBash: false, pathSuffix: undefined };
-    const descriptor = { id: 'f'.repeat(64), name: 'x', workdir: '/', shell };
+    const descriptor = { id: 'f'.repeat(64), name: 'x', workdir: '/', shell, startedAt: '', isBorrowed: false };
     const box = new DockerBox(engine.getContainer(descriptor.id), descriptor);
     const io = { signal: deadline(ANSWER_MS * 2), deadlineMs: 1000 };
     const spec = new Bench({ spec: { image: DEBIAN_IMAGE } } as ProviderFixture).spec();

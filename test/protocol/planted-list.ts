@@ -132,7 +132,7 @@ export const PLANTED_FAULTS: readonly PlantedFault[] = [
   {
     what: 'close keeps the lease',
     configuration: 'mSeed',
-    from: "if class == 'ok' then call('ZREM', LE, get('le')) else",
+    from: "if class == 'ok' then free(get('le')) else",
     to: "if class == 'ok' then else",
     secondLine: 'the reaper, after the hold',
   },

@@ -23,8 +23,10 @@ const PATIENT: Readonly<Record<string, string>> = {
   FLEET_REAP_GRACE_MS: '30000',
 };
 
+type Borrowed = Exclude<SeedInput['sandbox'], { image: string }>;
+
 export type SeedMore = Omit<Partial<SeedInput>, 'sandbox' | 'model'> & {
-  readonly sandbox?: Partial<Extract<SeedInput['sandbox'], { image: string }>>;
+  readonly sandbox?: Partial<Extract<SeedInput['sandbox'], { image: string }>> | Borrowed;
   readonly model?: Partial<SeedInput['model']>;
 };
 
@@ -59,6 +61,8 @@ export interface HermesFleet extends TestFleet {
   settle(name: string): Promise<Rollout>;
 }
 
+const isBorrowed = (sandbox: SeedMore['sandbox']): sandbox is Borrowed => sandbox?.access !== undefined;
+
 /** The real thing: one worker process with real sandboxes and the real Hermes, shared by the tests of a file. */
 export async function startHermesFleet(
   options: { readonly provider?: 'docker' | 'local'; readonly env?: Readonly<Record<string, string>> } = {},
@@ -72,7 +76,7 @@ export async function startHermesFleet(
   });
   const seedOf: HermesFleet['seedOf'] = (sessionId, name, { sandbox, model, ...more } = {}) => ({
     session_id: sessionId,
-    sandbox: { provider, image: 'hermes-fleet-base:bookworm', ...sandbox },
+    sandbox: isBorrowed(sandbox) ? sandbox : { provider, image: 'hermes-fleet-base:bookworm', ...sandbox },
     model: { base_url: fleet.model.url, name, ...model },
     ...more,
   });

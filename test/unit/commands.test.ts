@@ -199,12 +199,17 @@ test.each([
   expect(seedRefusal(change)).toContain(`: ${where}: is not a known field`);
 });
 
-test('what is not built yet is refused by the name of its field', () => {
-  const access = { connection: { kind: 'direct', provider: 'docker', descriptor: { id: 'x' } }, workdir: '/w' };
-  expect(seedRefusal({ sandbox: { access } })).toContain('sandbox.access: borrowing a sandbox is not supported yet');
-  expect(seedRefusal({ hermes: { placement: 'inside' } })).toContain('hermes.placement: "inside" is not supported yet');
+test('a sandbox to borrow is named by its provider, a descriptor and a workdir, and by nothing of an owned one', () => {
+  const borrow = (descriptor: object, more: object = {}): Readonly<Record<string, unknown>> => ({
+    sandbox: { access: { connection: { kind: 'direct', provider: 'docker', descriptor }, workdir: '/w' }, ...more },
+  });
+  const gym = { sandbox_id: 'nemo-gym-1', workdir: '/w', ports: [8080] };
+  expect(parseSeed(seedBody(borrow(gym))).sandbox).toEqual(borrow(gym)['sandbox']);
   expect(seedRefusal({ sandbox: { access: {} } })).toContain('sandbox.access.connection: expected object');
-  expect(seedRefusal({ sandbox: { access, image: 'i' } })).toContain('sandbox.image: is not a known field');
+  expect(seedRefusal(borrow(gym, { image: 'i' }))).toContain('sandbox.image: is not a known field');
+  expect(seedRefusal(borrow({ ...gym, engine: 'a:b' }))).toContain(
+    'sandbox.access.connection.descriptor.engine: must be the id of an engine',
+  );
 });
 
 test('a trailing slash of the base URL is no part of it', () => {

@@ -30,6 +30,7 @@ class BrokerEnvironment(BaseEnvironment):
     """One for the whole activation: the root agent and its children share one sandbox."""
 
     def __init__(self, channel: Channel, job: dict[str, Any]) -> None:
+        self._temp_dir: str = job["temp_dir"]  # asked for while Hermes' own part is set up
         super().__init__(cwd=job["cwd"], timeout=int(job["tool_timeout_s"]))
         self._channel = channel
         self._has_bash = job["shell"] == "bash"
@@ -100,6 +101,9 @@ class BrokerEnvironment(BaseEnvironment):
             return False
         self._channel.call("kill", who=identity.current(), ref=ref)
         return True
+
+    def get_temp_dir(self) -> str:
+        return self._temp_dir
 
     def _run_bash(self, *_args: Any, **_kwargs: Any) -> Any:
         raise NotImplementedError("commands run through execute()")

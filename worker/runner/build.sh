@@ -18,7 +18,7 @@ make_fallback() {
   }
   echo "making $fallback from Debian's packages" >&2
   mmdebstrap --quiet --variant=minbase \
-    --include=python3-minimal,python3-venv,ca-certificates,git,procps,bash-static,busybox-static \
+    --include=python3-minimal,python3-venv,ca-certificates,git,procps,bash-static,busybox-static,musl \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' bookworm - |
     docker import --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8' \

@@ -96,6 +96,9 @@ export const WorkerEnvironment = CommonEnvironment.extend({
   FLEET_REAP_GRACE_MS: milliseconds()
     .default(30_000)
     .meta({ description: 'How long a sandbox must be without a lease, seen twice, before it is removed' }),
+  FLEET_SANDBOX_WATCH_MS: milliseconds()
+    .default(3_000)
+    .meta({ description: 'How often the sandbox of a running activation is looked at' }),
   FLEET_TRIM_MS: milliseconds().default(30_000).meta({ description: 'How often read results are trimmed' }),
   FLEET_RECEIPT_MS: z.coerce
     .number()

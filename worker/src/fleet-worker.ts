@@ -1,4 +1,12 @@
-import { ANY_QUEUE, engineQueue, type JobData, type Keys, newQueue, reasonOf } from '@hermes-fleet/shared';
+import {
+  ANY_QUEUE,
+  engineQueue,
+  type JobData,
+  type Keys,
+  newEngineQueue,
+  newQueue,
+  reasonOf,
+} from '@hermes-fleet/shared';
 import { DelayedError, type Job, Worker } from 'bullmq';
 import type { Redis } from 'ioredis';
 import type { Config } from './config.ts';
@@ -57,6 +65,7 @@ export class FleetWorker {
     this.#open(ANY_QUEUE, undefined, concurrency);
     for (const engine of engines) {
       this.#open(newQueue(engine.provider.kind), engine, 1);
+      this.#open(newEngineQueue(engine.id), engine, 1);
       this.#open(engineQueue(engine.id), undefined, concurrency);
     }
     await Promise.all(this.#fetchers.map(async ({ worker }) => await worker.waitUntilReady()));
@@ -71,8 +80,10 @@ export class FleetWorker {
 
   /** Fits the fetching of seeds to the free slots of each engine. */
   async followSlots(): Promise<void> {
-    for (const { engine } of this.#fetchers) if (engine !== undefined) await engine.slots.refresh();
-    for (const fetcher of this.#fetchers) this.#fit(fetcher);
+    for (const engine of this.#options.engines) {
+      await engine.slots.refresh();
+      this.#fit(engine);
+    }
   }
 
   /** Takes nothing new; what runs goes on. */
@@ -133,11 +144,14 @@ export class FleetWorker {
     const jobId = job.id;
     let isSeeding = fetcher.engine !== undefined;
     fetcher.active++;
-    if (isSeeding) fetcher.seeding++;
+    if (fetcher.engine !== undefined) {
+      fetcher.seeding++;
+      this.#fit(fetcher.engine);
+    }
     const seeded = (): void => {
       if (isSeeding) fetcher.seeding--;
       isSeeding = false;
-      this.#fit(fetcher);
+      if (fetcher.engine !== undefined) this.#fit(fetcher.engine);
     };
     try {
       const cancel = (reason: string): boolean => fetcher.worker.cancelJob(jobId, reason);
@@ -169,10 +183,17 @@ export class FleetWorker {
     throw new DelayedError();
   }
 
-  #fit(fetcher: Fetcher): void {
-    const { engine, worker } = fetcher;
-    if (engine === undefined || this.#isDraining) return;
-    const room = fetcher.active + Math.max(0, engine.slots.free - fetcher.seeding);
+  #fit(engine: Engine): void {
+    if (this.#isDraining) return;
+    const fetchers = this.#fetchers.filter((each) => each.engine === engine);
+    const seeding = fetchers.reduce((sum, each) => sum + each.seeding, 0);
+    const free = Math.max(0, engine.slots.free - seeding);
+    for (const fetcher of fetchers) this.#fitOne(fetcher, free);
+  }
+
+  #fitOne(fetcher: Fetcher, free: number): void {
+    const { worker } = fetcher;
+    const room = fetcher.active + free;
     if (room === 0) {
       if (!worker.isPaused()) void worker.pause(true);
       return;

@@ -1,5 +1,6 @@
 import type { ObservationGap } from '@hermes-fleet/shared';
 import type { SandboxProbe } from './broker/probe.ts';
+import type { InsideHermes } from './hermes/inside.ts';
 
 /** What a seed leaves in the record for the commands after it, on whatever worker they run. */
 export interface SessionDescriptor {
@@ -8,6 +9,8 @@ export interface SessionDescriptor {
   readonly box: Readonly<Record<string, unknown>>;
   readonly probe: SandboxProbe;
   readonly hermes_version: string;
+  /** Null: Hermes runs apart. */
+  readonly inside: InsideHermes | null;
   readonly gaps: readonly ObservationGap[];
   /** Milliseconds since the epoch. */
   readonly created_at: number;

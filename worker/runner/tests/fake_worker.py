@@ -26,7 +26,7 @@ def job(**changes: Any) -> dict[str, Any]:
     plain = {
         "model": "scripted", "max_tokens": 512, "max_turns": 8, "context_length": 131072, "compaction": False,
         "delegation_max_turns": 5, "toolsets": ["terminal", "file"], "disabled_tools": [], "system": None,
-        "cwd": "/tmp", "shell": "bash", "tool_timeout_s": 30, "session": "s1", "request_overrides": None, "mcp": {},
+        "cwd": "/tmp", "temp_dir": "/tmp", "shell": "bash", "tool_timeout_s": 30, "session": "s1", "request_overrides": None, "mcp": {},
         "probe": "OS: Linux 6.1\nUser: root\nHome: /root\nWorking directory: /tmp", "resident_shell": False,
         "pin": {"now": "2026-01-02T03:04:05+00:00", "seed": "seed"},
     }  # fmt: skip

@@ -113,8 +113,7 @@ export class Broker implements AsyncDisposable {
       return { output: result.output, code: result.code, cwd: result.cwd };
     } catch (error) {
       signal.throwIfAborted();
-      const failure =
-        error instanceof FleetError ? error : new FleetError('infra/sandbox_exec', reasonOf(error), { cause: error });
+      const failure = await this.#failureOf(error);
       if (failure.code === 'infra/sandbox_lost' || failure.code === 'infra/engine_lost') this.#failure = failure;
       await journal.end('tool', act, {
         code: null,
@@ -151,6 +150,15 @@ export class Broker implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     for (const running of this.#running.values()) running.stop('cancel');
     for (const shell of this.#idle.splice(0)) shell.close();
+  }
+
+  /** That a command cannot be run may be because its sandbox is no longer what it was. */
+  async #failureOf(cause: unknown): Promise<FleetError> {
+    const failure =
+      cause instanceof FleetError ? cause : new FleetError('infra/sandbox_exec', reasonOf(cause), { cause });
+    if (failure.code !== 'infra/sandbox_exec') return failure;
+    const state = await this.#options.sandbox.state().catch(() => 'running' as const);
+    return state === 'running' ? failure : new FleetError('infra/sandbox_lost', `the sandbox is ${state}`, { cause });
   }
 
   async #execute(command: ToolCommand, running: Stoppable): Promise<CommandResult> {
@@ -220,7 +228,12 @@ export class Broker implements AsyncDisposable {
     const { sandbox, user, signal } = this.#options;
     const shell =
       this.#idle.pop() ?? (await ResidentShell.open(sandbox, { user, env: { HF_ACT: this.#activation }, signal }));
-    if (shell === undefined || shell.isBroken) return undefined;
+    if (shell === undefined) return undefined;
+    if (shell.isBroken) {
+      // It was open and idle: somebody killed it, or all that ran in the sandbox is gone.
+      if ((await sandbox.state()) === 'running') return undefined;
+      throw new FleetError('infra/sandbox_exec', 'the resident shell of the sandbox is gone');
+    }
     if (stoppable.why !== undefined) {
       this.#idle.push(shell);
       return { ...finalOutput('', KILLED, stoppable.why, 0), cwd: undefined, bytes: 0 };

@@ -11,7 +11,8 @@ export interface SandboxProbe {
 
 const SCRIPT = [
   `printf '%s\\n' "$(uname -s 2>/dev/null) $(uname -r 2>/dev/null)"`,
-  `printf '%s\\n' "$(id -un 2>/dev/null || id -u)"`,
+  // A uid without a name: busybox prints the number, and fails all the same.
+  `u=$(id -un 2>/dev/null) || u=$(id -u); printf '%s\\n' "$u"`,
   `printf '%s\\n' "$HOME"`,
   `command -v python3 >/dev/null 2>&1 && echo yes || echo no`,
   `{ command -v rg || grep --version 2>/dev/null | grep -q 'GNU grep'; } >/dev/null 2>&1 && echo yes || echo no`,

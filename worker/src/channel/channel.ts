@@ -67,7 +67,7 @@ export class RunnerChannel {
 
   /** @throws FleetError `infra/runner_start` when no host is ready in time */
   static async start(
-    provider: SandboxProvider,
+    provider: Pick<SandboxProvider, 'launchRunner'>,
     options: { readonly signal: AbortSignal; readonly readyMs: number },
   ): Promise<RunnerChannel> {
     const begun = performance.now();

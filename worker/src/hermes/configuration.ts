@@ -107,6 +107,8 @@ export interface JobOptions {
   readonly request: Activate['request'];
   readonly conversation: Conversation;
   readonly sandbox: Sandbox;
+  /** Absolute folder in it for files of Hermes' own. */
+  readonly tempDir: string;
   readonly probe: SandboxProbe;
   /** Granted servers that are connected. */
   readonly servers: readonly string[];
@@ -115,7 +117,7 @@ export interface JobOptions {
 
 /** The first line to a runner child (`worker/runner/PROTOCOL.md`): head and body. */
 export function jobOf(options: JobOptions): { readonly head: object; readonly body: Buffer } {
-  const { seed, request, conversation, sandbox, probe, servers, pin } = options;
+  const { seed, request, conversation, sandbox, tempDir, probe, servers, pin } = options;
   const { model, hermes, tool_accesses: grants, timeouts } = seed;
   const required = new Set(grants.filter((grant) => grant.required).map(({ name }) => name));
   const head = {
@@ -129,6 +131,7 @@ export function jobOf(options: JobOptions): { readonly head: object; readonly bo
     disabled_tools: disabledTools(probe),
     system: conversation.system ?? null,
     cwd: sandbox.workdir,
+    temp_dir: tempDir,
     shell: sandbox.shell.isBash ? 'bash' : 'sh',
     tool_timeout_s: timeouts.tool_s,
     probe: probe.text,

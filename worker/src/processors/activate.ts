@@ -5,25 +5,30 @@ import {
   isMcpGrant,
   type ObservationGap,
   reasonOf,
+  sandboxUser,
   type Scripts,
   type Seed,
 } from '@hermes-fleet/shared';
 import { Broker } from '../broker/broker.ts';
+import { stateFolder } from '../broker/shell-wrapper.ts';
 import { onAborted } from '../cancellation.ts';
 import type { Backoff } from '../capture/backoff.ts';
 import { Budget } from '../capture/budget.ts';
 import { Journal, readJournal } from '../capture/journal.ts';
 import { McpCalls } from '../capture/mcp-calls.ts';
 import { ModelCalls } from '../capture/model-calls.ts';
+import type { RunnerChannel } from '../channel/channel.ts';
 import type { Command, Outcome } from '../command.ts';
 import type { Config } from '../config.ts';
 import type { Engine } from '../engine.ts';
 import { Activation, type ActivationEnd } from '../hermes/activation.ts';
 import { conversationOf, jobOf } from '../hermes/configuration.ts';
+import { startInside, stopInside } from '../hermes/inside.ts';
 import { activationBody } from '../hermes/response.ts';
 import { trajectoryOf } from '../hermes/trajectory.ts';
 import { type Verdict, verdictOf } from '../hermes/verdict.ts';
 import type { Sandbox } from '../sandbox/provider.ts';
+import { watchSandbox } from '../sandbox/watch.ts';
 import { parseDescriptor, type SessionDescriptor } from '../session-descriptor.ts';
 import { Stopwatch } from '../stopwatch.ts';
 
@@ -105,18 +110,23 @@ async function inSandbox(
   const sandbox = await engine.provider.connect(descriptor.box, {
     signal: view.verdict === 'run' ? signal : AbortSignal.timeout(deps.config.FLEET_LOCK_MS),
   });
-  const user = isBorrowed(seed.sandbox) ? undefined : seed.sandbox.user;
+  const user = sandboxUser(seed.sandbox);
   await using broker = new Broker({
     sandbox,
     journal,
     sessionKey: command.at.key,
     number: command.number,
-    epoch: view.fence.slice(0, view.fence.indexOf('.')),
+    epoch: epochOf(command),
     user,
     signal,
   });
   // Only a command that was begun before can have left something, or somebody who may still come back.
-  if (view.begins > 1) await watch.time('take_over', async () => await broker.takeOver());
+  if (view.begins > 1)
+    await watch.time('take_over', async () => {
+      await broker.takeOver();
+      if (descriptor.inside !== null)
+        await stopInside({ sandbox, sessionKey: command.at.key, user }, `${command.number}.*`);
+    });
   if (view.verdict !== 'run') throw verdictError(view.verdict, view.code);
   using mcp = await watch.time(
     'mcp',
@@ -132,10 +142,10 @@ async function inSandbox(
       gaps.push({ code: 'grant_unsupported', detail: `grant "${access.name}" (${access.kind}) was left out` });
   gaps.push(...mcp.gaps);
   if (mcp.names.length > 0) await journal.event({ kind: 'mcp_servers', servers: mcp.tools });
-  const runner = await watch.time('runner', async () => await engine.runners.acquire(signal));
+  await using runner = await watch.time('runner', async () => await runnerOf(work, sandbox, engine));
   const model = modelCalls(work);
   const activation = new Activation({
-    runner,
+    runner: runner.channel,
     home: homeOf(command),
     job: job(work, sandbox, mcp.names),
     model,
@@ -155,10 +165,36 @@ async function inSandbox(
         command.log.error({ reason: reasonOf(error) }, 'processes of an ended activation may be alive'),
       );
   });
+  using _watch = watchSandbox(sandbox, deps.config.FLEET_SANDBOX_WATCH_MS, cancellation);
   const end = await watch.time('agent', async () => await activation.run());
   await killed;
   return { end, modelFailure: model.rootFailure };
 }
+
+/** The runner host that many activations share, or one of its own inside of the sandbox. */
+async function runnerOf(
+  { command, seed, descriptor }: Work,
+  sandbox: Sandbox,
+  engine: Engine,
+): Promise<{ readonly channel: RunnerChannel } & AsyncDisposable> {
+  const { signal } = command.cancellation;
+  const { inside: hermes } = descriptor;
+  if (hermes === null)
+    return { channel: await engine.runners.acquire(signal), [Symbol.asyncDispose]: async () => undefined };
+  const channel = await startInside({
+    sandbox,
+    sessionKey: command.at.key,
+    user: sandboxUser(seed.sandbox),
+    hermes,
+    run: runOf(command),
+    signal,
+  });
+  return { channel, [Symbol.asyncDispose]: async () => await channel.close() };
+}
+
+const epochOf = ({ view }: Command): string => view.fence.slice(0, view.fence.indexOf('.'));
+
+const runOf = (command: Command): string => `${command.number}.${epochOf(command)}`;
 
 function verdictError(verdict: 'cancelled' | 'lost', code: string): FleetError {
   if (verdict === 'lost')
@@ -213,10 +249,16 @@ function job(
     request: request.request,
     conversation: conversationOf(seed, request.request),
     sandbox,
+    tempDir: tempDirOf(seed, command, sandbox),
     probe: descriptor.probe,
     servers,
     pin: { now: `${day}T12:00:00+00:00`, seed: `${rollout}.${command.number}` },
   });
+}
+
+/** What is not ours alone must not keep files of ours; what is, has the folder that Hermes itself would take. */
+function tempDirOf({ sandbox: spec }: Seed, { at }: Command, sandbox: Sandbox): string {
+  return isBorrowed(spec) ? stateFolder(at.key, sandbox.temporary) : (sandbox.temporary ?? '/tmp');
 }
 
 /** Verdict and body, read back from the journal: what is not in it did not happen. */
@@ -243,7 +285,7 @@ async function outcomeOf(
     verdict,
     claim: end.claim,
     historyLength: conversationOf(seed, request.request).history.length,
-    isolated: deps.engineOf(view.engine)?.provider.isolates === true,
+    isolated: descriptor.inside === null && deps.engineOf(view.engine)?.provider.isolates === true,
     hermesVersion: descriptor.hermes_version,
     gaps: work.gaps,
     timings: watch.read(),

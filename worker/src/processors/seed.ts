@@ -2,8 +2,9 @@ import {
   engineQueue,
   FleetError,
   isBorrowed,
-  type OwnedSandbox,
+  type ObservationGap,
   reasonOf,
+  sandboxUser,
   type Seed,
   type SeedBody,
   WIRE_VERSION,
@@ -12,6 +13,8 @@ import { probeGaps, probeSandbox, type SandboxProbe } from '../broker/probe.ts';
 import type { Command, Outcome } from '../command.ts';
 import type { Config } from '../config.ts';
 import type { Engine } from '../engine.ts';
+import { prepareInside } from '../hermes/inside.ts';
+import { HERMES_VERSION } from '../hermes/pinned-version.ts';
 import type { Sandbox } from '../sandbox/provider.ts';
 import type { SessionDescriptor } from '../session-descriptor.ts';
 import { Stopwatch } from '../stopwatch.ts';
@@ -24,9 +27,8 @@ export async function seed(command: Command, config: Config): Promise<Outcome> {
   if (view.verdict !== 'run')
     return { class: view.verdict === 'lost' ? 'infra' : 'cancelled', code: view.code, body: null };
   const spec = JSON.parse(view.payload) as Seed;
-  if (engine === undefined || lease === undefined || isBorrowed(spec.sandbox))
-    throw new FleetError('infra/internal', 'a seed came without a lease, or borrows its sandbox');
-  const owned: OwnedSandbox = spec.sandbox;
+  if (engine === undefined || lease === undefined)
+    throw new FleetError('infra/internal', 'a seed came without a lease');
   const { credential } = spec.model;
   if (credential !== undefined && !config.credentials.has(credential))
     throw new FleetError(
@@ -46,35 +48,41 @@ export async function seed(command: Command, config: Config): Promise<Outcome> {
     await made?.remove();
   };
   try {
-    // Both at once: the runner host takes a second or two the first time, and is there afterwards.
     const { signal } = cancellation;
+    const isInside = spec.hermes.placement === 'inside';
+    // Both at once: the runner host takes a second or two the first time, and is there afterwards.
     const [made, runner] = await settleBoth(
-      watch.time('sandbox', async () => (sandbox = await createSandbox(owned, command, engine, config))),
-      watch.time('runner', async () => await engine.runners.acquire(signal)),
+      watch.time('sandbox', async () => (sandbox = await sandboxOf(spec, command, engine, config))),
+      isInside ? undefined : watch.time('runner', async () => await engine.runners.acquire(signal)),
     );
-    const probe = await watch.time('probe', async () => await prepare(made, owned, signal));
-    const gaps = [
-      ...probeGaps(probe),
-      ...(engine.provider.isolates
-        ? []
-        : [{ code: 'no_isolation', detail: `provider ${engine.provider.kind} does not isolate` }]),
-    ];
+    const probe = await watch.time('probe', async () => await prepare(made, spec, signal));
+    const user = sandboxUser(spec.sandbox);
+    const inside = isInside
+      ? await watch.time(
+          'hermes',
+          async () => await prepareInside({ sandbox: made, sessionKey: command.at.key, user }, signal),
+        )
+      : null;
+    const version = runner?.facts.hermes ?? HERMES_VERSION;
+    const gaps = [...probeGaps(probe), ...isolationGaps(engine, isInside)];
     const descriptor: SessionDescriptor = {
       provider: engine.provider.kind,
       box: made.descriptor,
       probe,
-      hermes_version: runner.facts.hermes,
+      hermes_version: version,
+      inside,
       gaps,
       created_at: Date.now(),
     };
     const body: SeedBody = {
       wire_version: WIRE_VERSION,
       message: null,
-      hermes_version: runner.facts.hermes,
+      hermes_version: version,
+      hermes_origin: inside?.origin ?? 'runner',
       sandbox: {
         provider: engine.provider.kind,
         id: made.id,
-        image: owned.image,
+        image: isBorrowed(spec.sandbox) ? null : spec.sandbox.image,
         workdir: made.workdir,
       },
       gaps,
@@ -99,6 +107,7 @@ export async function seed(command: Command, config: Config): Promise<Outcome> {
       wire_version: WIRE_VERSION,
       message: failure.message,
       hermes_version: null,
+      hermes_origin: null,
       sandbox: null,
       gaps: [],
       timings_ms: watch.read(),
@@ -114,33 +123,54 @@ export async function seed(command: Command, config: Config): Promise<Outcome> {
 }
 
 /** Waits for both, so that nothing of a failed seed is still being made when it answers. */
-async function settleBoth<First, Second>(first: Promise<First>, second: Promise<Second>): Promise<[First, Second]> {
+async function settleBoth<First, Second>(
+  first: Promise<First>,
+  second: Promise<Second> | undefined,
+): Promise<[First, Second | undefined]> {
   const [one, other] = await Promise.allSettled([first, second]);
   if (one.status === 'rejected') throw one.reason;
   if (other.status === 'rejected') throw other.reason;
   return [one.value, other.value];
 }
 
-async function createSandbox(spec: OwnedSandbox, command: Command, engine: Engine, config: Config): Promise<Sandbox> {
+function isolationGaps({ provider }: Engine, isInside: boolean): ObservationGap[] {
+  if (!provider.isolates) return [{ code: 'no_isolation', detail: `provider ${provider.kind} does not isolate` }];
+  return isInside ? [{ code: 'no_isolation', detail: 'Hermes runs inside the task sandbox' }] : [];
+}
+
+async function sandboxOf(spec: Seed, command: Command, engine: Engine, config: Config): Promise<Sandbox> {
   const { lease, at, view, cancellation } = command;
+  const { sandbox: wanted } = spec;
+  const { signal } = cancellation;
   if (lease === undefined) throw new FleetError('infra/internal', 'no lease');
+  if (isBorrowed(wanted)) {
+    const { connection, workdir } = wanted.access;
+    if (engine.provider.borrow === undefined)
+      throw new FleetError(
+        'infra/sandbox_lost',
+        `provider ${engine.provider.kind} has no sandbox that could be borrowed`,
+      );
+    return await engine.provider.borrow({ descriptor: connection.descriptor, workdir }, { signal });
+  }
   return await engine.provider.create(
     {
       name: lease.member,
       sessionKey: at.key,
-      image: spec.image,
-      workdir: spec.workdir,
-      user: spec.user,
-      env: spec.env,
-      network: spec.network,
-      limits: { cpus: spec.limits.cpus, memoryMib: spec.limits.memory_mib, pids: spec.limits.pids },
+      image: wanted.image,
+      workdir: wanted.workdir,
+      user: wanted.user,
+      env: wanted.env,
+      network: wanted.network,
+      limits: { cpus: wanted.limits.cpus, memoryMib: wanted.limits.memory_mib, pids: wanted.limits.pids },
+      hasHermes: spec.hermes.placement === 'inside',
       expiresAtS: Math.ceil((view.deadline + config.FLEET_HOLD_MS) / 1000),
     },
-    { signal: cancellation.signal },
+    { signal },
   );
 }
 
-async function prepare(sandbox: Sandbox, spec: OwnedSandbox, signal: AbortSignal): Promise<SandboxProbe> {
+async function prepare(sandbox: Sandbox, { sandbox: spec }: Seed, signal: AbortSignal): Promise<SandboxProbe> {
+  if (isBorrowed(spec)) return await probeSandbox(sandbox, { user: undefined, signal, deadlineMs: CLEANUP_MS });
   if (spec.files.length > 0) {
     const files = spec.files.map(({ path, text, base64 }) => ({
       path,

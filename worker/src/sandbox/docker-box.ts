@@ -41,6 +41,8 @@ const DockerDescriptor = z.object({
   name: z.string(),
   workdir: z.string(),
   shell: z.object({ path: z.string(), isBash: z.boolean(), pathSuffix: z.string().optional() }),
+  startedAt: z.string(),
+  isBorrowed: z.boolean(),
 });
 
 interface DockerDescriptor {
@@ -48,6 +50,10 @@ interface DockerDescriptor {
   readonly name: string;
   readonly workdir: string;
   readonly shell: SandboxShell;
+  /** As the engine tells it; another one says that the container was restarted. */
+  readonly startedAt: string;
+  /** Somebody else's: never removed. */
+  readonly isBorrowed: boolean;
 }
 
 /** @throws FleetError `infra/sandbox_lost` for one that leads to no container */
@@ -56,6 +62,20 @@ export function readDescriptor(descriptor: Readonly<Record<string, unknown>>): D
   if (data === undefined)
     throw new FleetError('infra/sandbox_lost', `the descriptor leads to no sandbox (${z.prettifyError(error)})`);
   return { ...data, shell: { ...data.shell, pathSuffix: data.shell.pathSuffix } };
+}
+
+/** What an inspected container is to those who knew it since `startedAt`. */
+export function stateOf(
+  state: { readonly Running: boolean; readonly Paused: boolean; readonly StartedAt: string },
+  startedAt: string,
+): Exclude<SandboxState, 'gone'> {
+  if (!state.Running) return 'stopped';
+  if (state.StartedAt !== startedAt) return 'restarted';
+  return state.Paused ? 'paused' : 'running';
+}
+
+export async function stateIn(container: Docker.Container): Promise<Docker.ContainerInspectInfo['State']> {
+  return (await container.inspect()).State;
 }
 
 /** Removes a container with everything in it; one that is gone is success, one that is going is waited for. */
@@ -85,9 +105,16 @@ export class DockerBox implements Sandbox {
   readonly workdir: string;
   readonly shell: SandboxShell;
   readonly #container: Docker.Container;
+  readonly #startedAt: string;
+  readonly #isBorrowed: boolean;
 
-  constructor(container: Docker.Container, descriptor: DockerDescriptor) {
+  readonly giveHermes?: NonNullable<Sandbox['giveHermes']>;
+
+  constructor(container: Docker.Container, descriptor: DockerDescriptor, giveHermes?: Sandbox['giveHermes']) {
+    if (giveHermes !== undefined) this.giveHermes = giveHermes;
     this.#container = container;
+    this.#startedAt = descriptor.startedAt;
+    this.#isBorrowed = descriptor.isBorrowed;
     this.id = descriptor.id.slice(0, 12);
     this.name = descriptor.name;
     this.workdir = descriptor.workdir;
@@ -95,7 +122,14 @@ export class DockerBox implements Sandbox {
   }
 
   get descriptor(): Readonly<Record<string, unknown>> {
-    return { id: this.#container.id, name: this.name, workdir: this.workdir, shell: this.shell };
+    return {
+      id: this.#container.id,
+      name: this.name,
+      workdir: this.workdir,
+      shell: this.shell,
+      startedAt: this.#startedAt,
+      isBorrowed: this.#isBorrowed,
+    };
   }
 
   async exec(options: BlockingExecOptions): Promise<ExecResult> {
@@ -179,7 +213,7 @@ export class DockerBox implements Sandbox {
   async state(): Promise<SandboxState> {
     return await dockerCall({ what: 'asking for the state of a sandbox', code: 'infra/sandbox_exec' }, async () => {
       try {
-        return (await this.#container.inspect()).State.Running ? 'running' : 'stopped';
+        return stateOf(await stateIn(this.#container), this.#startedAt);
       } catch (error) {
         if (statusOf(error) === NOT_FOUND) return 'gone';
         throw error;
@@ -188,7 +222,7 @@ export class DockerBox implements Sandbox {
   }
 
   async remove(): Promise<void> {
-    await removeContainer(this.#container);
+    if (!this.#isBorrowed) await removeContainer(this.#container);
   }
 
   /** Size first: a sparse file of terabytes must not be read; and no link is followed. */

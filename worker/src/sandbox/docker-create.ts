@@ -21,6 +21,7 @@ export interface Starting {
   readonly docker: Docker;
   readonly fleetId: string;
   readonly toolbox: Toolbox;
+  readonly mounts: readonly Docker.MountSettings[];
   readonly signal: AbortSignal;
 }
 
@@ -65,7 +66,7 @@ export async function discard(container: Docker.Container): Promise<void> {
 
 async function createContainer(spec: SandboxSpec, needsSleep: boolean, starting: Starting): Promise<Docker.Container> {
   const { docker, fleetId, signal } = starting;
-  const options = containerOptions(spec, needsSleep, fleetId);
+  const options = containerOptions(spec, needsSleep, starting);
   const isOurs = (labels: Readonly<Record<string, string>>): boolean =>
     labels[LABEL.fleet] === fleetId && labels[LABEL.lease] === spec.name;
   signal.throwIfAborted();
@@ -108,7 +109,7 @@ async function removeNamesake(
 function containerOptions(
   spec: SandboxSpec,
   needsSleep: boolean,
-  fleetId: string,
+  { fleetId, mounts }: Starting,
 ): Docker.ContainerCreateOptions & { readonly name: string } {
   const { limits, user } = spec;
   if (!/^[A-Za-z0-9._-]+$/.test(spec.name))
@@ -142,6 +143,7 @@ function containerOptions(
       PidsLimit: limits.pids,
       CapDrop: DROPPED_CAPABILITIES,
       LogConfig: { Type: 'none', Config: {} },
+      Mounts: [...mounts],
     },
   };
 }

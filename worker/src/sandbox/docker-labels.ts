@@ -6,6 +6,8 @@ export const LABEL = {
   role: 'hermes-fleet.role',
   /** Seconds since the epoch. */
   expires: 'hermes-fleet.expires',
+  /** Who made a volume, and is filling it. */
+  maker: 'hermes-fleet.maker',
 } as const;
 
-export const ROLE = { sandbox: 'sandbox', runner: 'runner', toolbox: 'toolbox' } as const;
+export const ROLE = { sandbox: 'sandbox', runner: 'runner', toolbox: 'toolbox', hermes: 'hermes' } as const;

@@ -5,9 +5,11 @@
  */
 import { FleetError } from '@hermes-fleet/shared';
 import type Docker from 'dockerode';
-import { DockerBox, readDescriptor, removeContainer } from './docker-box.ts';
+import { borrowContainer } from './docker-borrow.ts';
+import { DockerBox, readDescriptor, removeContainer, stateIn, stateOf } from './docker-box.ts';
 import { dockerCall } from './docker-call.ts';
 import { discard, lacksSleep, startContainer, type Starting } from './docker-create.ts';
+import { PackedHermes } from './docker-hermes.ts';
 import { Images } from './docker-image.ts';
 import { LABEL, ROLE } from './docker-labels.ts';
 import { launchDockerRunner } from './docker-runner.ts';
@@ -47,6 +49,7 @@ class DockerProvider implements SandboxProvider {
   readonly #docker: Docker;
   readonly #images: Images;
   readonly #toolbox: Toolbox;
+  readonly #hermes: PackedHermes;
   readonly #needs = new Map<string, ImageNeeds>();
   #limits: Promise<Record<'cpus' | 'memory_mib' | 'pids', boolean>> | undefined;
 
@@ -55,6 +58,7 @@ class DockerProvider implements SandboxProvider {
     this.#docker = options.docker;
     this.#images = new Images(options.docker, options.pull);
     this.#toolbox = new Toolbox(options.docker, options.runnerImage, options.fleetId);
+    this.#hermes = new PackedHermes(options.docker, options.runnerImage, options.fleetId);
   }
 
   async engineId(): Promise<string> {
@@ -83,15 +87,27 @@ class DockerProvider implements SandboxProvider {
     const image = await this.#images.ensure(spec.image, signal);
     const known = this.#needs.get(image.id);
     const { docker, fleetId } = this.#options;
-    const starting = { docker, fleetId, toolbox: this.#toolbox, signal };
+    const mounts = spec.hasHermes ? [await this.#hermes.mount(signal)] : [];
+    const starting = { docker, fleetId, toolbox: this.#toolbox, mounts, signal };
     const { container, shell } =
       known === undefined
         ? await this.#createFirst(spec, image.id, starting)
         : await this.#createKnown(spec, known, starting);
     try {
       const user = spec.user ?? image.user;
-      if (user !== '') await giveWorkdir(container, shell, { workdir: spec.workdir, user, signal });
-      return new DockerBox(container, { id: container.id, name: spec.name, workdir: spec.workdir, shell });
+      const [{ StartedAt: startedAt }] = await Promise.all([
+        dockerCall(
+          { what: 'looking at the sandbox', code: 'infra/sandbox_create', signal },
+          async () => await stateIn(container),
+        ),
+        user === '' ? undefined : giveWorkdir(container, shell, { workdir: spec.workdir, user, signal }),
+      ]);
+      const { name, workdir } = spec;
+      return new DockerBox(
+        container,
+        { id: container.id, name, workdir, shell, startedAt, isBorrowed: false },
+        spec.hasHermes ? async (_part, options) => await this.#hermes.inBox(options.signal) : undefined,
+      );
     } catch (error) {
       await discard(container);
       throw error;
@@ -104,12 +120,20 @@ class DockerProvider implements SandboxProvider {
   ): Promise<Sandbox> {
     const known = readDescriptor(descriptor);
     const container = this.#docker.getContainer(known.id);
-    const state = await dockerCall(
+    const found = await dockerCall(
       { what: 'finding the sandbox', code: 'infra/sandbox_lost', signal },
-      async () => (await container.inspect()).State,
+      async () => await stateIn(container),
     );
-    if (!state.Running || state.Paused) throw new FleetError('infra/sandbox_lost', `the sandbox is ${state.Status}`);
+    const state = stateOf(found, known.startedAt);
+    if (state !== 'running') throw new FleetError('infra/sandbox_lost', `the sandbox is ${state}`);
     return new DockerBox(container, known);
+  }
+
+  async borrow(
+    access: { readonly descriptor: Readonly<Record<string, unknown>>; readonly workdir: string },
+    { signal }: { readonly signal: AbortSignal },
+  ): Promise<Sandbox> {
+    return await borrowContainer(this.#docker, { toolbox: this.#toolbox, hermes: this.#hermes }, access, signal);
   }
 
   async list(): ReturnType<SandboxProvider['list']> {

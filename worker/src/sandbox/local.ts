@@ -43,7 +43,7 @@ const HOST_PATH = process.env['PATH'] ?? '/usr/local/bin:/usr/bin:/bin';
 /** Sandboxes that are folders, with child processes in them: for trusted work, and machines without an engine. No isolation. */
 export function localProvider(options: LocalOptions): SandboxProvider {
   const { fleetId, root, python, hostScript, warn } = options;
-  const open = (box: BoxFile): Sandbox => openBox(path.join(root, box.name), box);
+  const open = (box: BoxFile): Sandbox => openBox(path.join(root, box.name), box, { python, hostScript });
   return {
     kind: 'local',
     isolates: false,
@@ -126,7 +126,11 @@ async function readBox(root: string, name: string): Promise<BoxFile | undefined>
   }
 }
 
-function openBox(folder: string, box: BoxFile): Sandbox {
+function openBox(
+  folder: string,
+  box: BoxFile,
+  { python, hostScript }: Pick<LocalOptions, 'python' | 'hostScript'>,
+): Sandbox {
   const workdir = path.join(folder, WORKSPACE);
   const mark = `HF_BOX=${box.name}`;
   const env = { PATH: HOST_PATH, LANG: 'C.UTF-8', HOME: workdir, TMPDIR: folder, ...box.env };
@@ -165,6 +169,8 @@ function openBox(folder: string, box: BoxFile): Sandbox {
       check();
       return await readFiles(folders, paths, maxBytes);
     },
+    // Nothing to be given: a box sees what the host has.
+    giveHermes: async () => ({ python: [python], env: {}, runner: path.dirname(hostScript) }),
     state: async () => (isThere() ? 'running' : 'gone'),
     remove: async () => {
       if (!existsSync(folder)) return;

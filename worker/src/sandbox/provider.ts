@@ -15,6 +15,8 @@ export interface SandboxSpec {
   readonly env: Readonly<Record<string, string>>;
   readonly network: 'none' | 'open';
   readonly limits: { readonly cpus: number; readonly memoryMib: number; readonly pids: number };
+  /** Hermes is to run inside of it: the packed one is at hand there, read-only. */
+  readonly hasHermes: boolean;
   /** Seconds since the epoch after which anyone may remove it, whatever Redis says. */
   readonly expiresAtS: number;
 }
@@ -86,7 +88,8 @@ export interface SandboxUsage {
   readonly oomKills: number | undefined;
 }
 
-export type SandboxState = 'running' | 'stopped' | 'gone';
+/** `restarted`: it runs, but is not what it was: what ran in it is gone. */
+export type SandboxState = 'running' | 'paused' | 'restarted' | 'stopped' | 'gone';
 
 /** The shell that a box has, or was given. */
 export interface SandboxShell {
@@ -95,6 +98,15 @@ export interface SandboxShell {
   readonly isBash: boolean;
   /** Folder of the tools that the box was given; to be appended to PATH. */
   readonly pathSuffix: string | undefined;
+}
+
+/** A Python with the pinned Hermes in a box, and the runner's own code. */
+export interface HermesInBox {
+  /** Command line of the interpreter, to be followed by its arguments. */
+  readonly python: readonly string[];
+  readonly env: Readonly<Record<string, string>>;
+  /** Folder of `host.py`. */
+  readonly runner: string;
 }
 
 /** One box, as one worker sees it. Holding it is not owning it: the lease in Redis is. */
@@ -123,9 +135,19 @@ export interface Sandbox {
     paths: readonly string[],
     options: { readonly signal: AbortSignal; readonly deadlineMs: number; readonly maxBytes: number },
   ): Promise<FetchedFile[]>;
+  /**
+   * Has the packed Hermes ready in the box, or the runner's own code alone: mounted already, or put there now. Absent where
+   * the provider cannot, and on boxes of `connect`.
+   *
+   * @throws FleetError `infra/runner_start`
+   */
+  giveHermes?(part: 'all' | 'runner', options: { readonly signal: AbortSignal }): Promise<HermesInBox>;
   usage?(): Promise<SandboxUsage>;
   state(): Promise<SandboxState>;
-  /** Removes an owned box and all that runs in it. A box that is gone already is success. */
+  /**
+   * Removes an owned box and all that runs in it; a box that is gone already is success. A borrowed one is only let go of:
+   * no call of ours ever stops or removes it.
+   */
   remove(): Promise<void>;
 }
 
@@ -152,7 +174,16 @@ export interface SandboxProvider {
    * @throws FleetError `infra/sandbox_image`, `infra/sandbox_limit`, `infra/sandbox_disk`, `infra/sandbox_create`
    */
   create(spec: SandboxSpec, options: { readonly signal: AbortSignal }): Promise<Sandbox>;
-  /** Finds a box of `create` again. @throws FleetError `infra/sandbox_lost` when it is gone or stopped */
+  /**
+   * Opens a box that somebody else owns, by the descriptor of its owner. Absent where there is nothing to borrow.
+   *
+   * @throws FleetError `infra/sandbox_lost` when there is no such box or it does not run, `infra/sandbox_no_shell`
+   */
+  borrow?(
+    access: { readonly descriptor: Readonly<Record<string, unknown>>; readonly workdir: string },
+    options: { readonly signal: AbortSignal },
+  ): Promise<Sandbox>;
+  /** Finds a box of `create` or `borrow` again. @throws FleetError `infra/sandbox_lost` when it is gone, stopped or was restarted */
   connect(descriptor: Readonly<Record<string, unknown>>, options: { readonly signal: AbortSignal }): Promise<Sandbox>;
   /** Every box of this fleet on the engine, whatever made it, running or not. */
   list(): Promise<ListedSandbox[]>;
