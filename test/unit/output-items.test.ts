@@ -45,6 +45,23 @@ test('an answered call gives reasoning, text and tool calls, each tool call foll
   expect(new Set(ids).size).toBe(ids.length);
 });
 
+test('a call whose reply the agent dropped gets no output of another one', () => {
+  const first = [ask, assistantMessage(null), toolMessage('c1', 'one')];
+  const builder = new RecordBuilder()
+    .call({ tools: [terminal('c1')] }, [ask])
+    .call({ tools: [terminal('bad')] }, first)
+    .call({ tools: [terminal('c3')] }, first)
+    .call({ content: 'done' }, [...first, assistantMessage(null), toolMessage('c3', 'three')]);
+  expect(words(builder)).toEqual([
+    'calls c1 terminal completed',
+    'gets c1 one',
+    'calls bad terminal incomplete',
+    'calls c3 terminal completed',
+    'gets c3 three',
+    'says done',
+  ]);
+});
+
 test('equal ids are told apart by order, and are unique in the response', () => {
   const builder = new RecordBuilder()
     .call({ tools: [terminal('call_0'), terminal('call_0')] }, [ask])

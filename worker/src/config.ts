@@ -73,6 +73,9 @@ export const WorkerEnvironment = CommonEnvironment.extend({
   FLEET_MODEL_BACKOFF_LONGEST_MS: milliseconds()
     .default(30_000)
     .meta({ description: 'Longest pause between tries that is not the server’s own Retry-After' }),
+  FLEET_MODEL_RETRY_AFTER_MS: milliseconds()
+    .default(600_000)
+    .meta({ description: 'Longest Retry-After that is waited for; a longer one ends the call' }),
   FLEET_LOCK_MS: milliseconds()
     .default(15_000)
     .meta({ description: 'BullMQ lock, and silence of an owner after which its command is handed out again' }),

@@ -63,4 +63,10 @@ export class Budget {
     this.#input += usage.inputTokens;
     this.#output += usage.outputTokens;
   }
+
+  /** Whether a call of unknown usage leaves a limit unwatched. */
+  get countsTokens(): boolean {
+    const { max_input_tokens: input, max_output_tokens: output, max_total_tokens: total } = this.#limits;
+    return input !== undefined || output !== undefined || total !== undefined;
+  }
 }

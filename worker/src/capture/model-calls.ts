@@ -3,9 +3,9 @@ import { anySignal, type Cancellation } from '../cancellation.ts';
 import type { Log } from '../log.ts';
 import type { Backoff } from './backoff.ts';
 import type { Budget } from './budget.ts';
+import { clientFailure, completionOf, estimatedTokens, firstChoice, usageOf } from './completion.ts';
 import {
   type ExactObject,
-  type ExactValue,
   isExactObject,
   numberOf,
   parseExact,
@@ -59,12 +59,15 @@ const OVER: HttpAnswer = { status: 503, body: Buffer.from('{"error":{"message":"
 export class ModelCalls {
   readonly #options: ModelCallsOptions;
   readonly #url: string;
+  /** What a server's limits are taken to count together. */
+  readonly #endpoint: string;
   readonly #tokens = new TokenRecord();
   #failure: FleetError | undefined;
 
   constructor(options: ModelCallsOptions) {
     this.#options = options;
     this.#url = `${options.baseUrl}${COMPLETIONS}`;
+    this.#endpoint = JSON.stringify([this.#url, options.model.name, options.model.credential ?? null]);
   }
 
   /** Why the root agent's last call failed; undefined when it was answered. */
@@ -106,7 +109,7 @@ export class ModelCalls {
     budget.takeCall();
     const kept = await this.#keep(request);
     for (let count = 1; ; count++) {
-      await backoff.ready(this.#url, signal);
+      await this.#leaveAlone(who, signal);
       const asked = numberOf(request['max_tokens']) ?? this.#options.model.max_tokens;
       const allowed = budget.allow(asked);
       const lowering = allowed < asked ? budget.lowering : undefined;
@@ -128,11 +131,10 @@ export class ModelCalls {
           { url: this.#url, try: count, of: tries, code: outcome.failure.code, reason: outcome.failure.message },
           'model call failed',
         );
-        if (outcome.isRetryable && count < tries) {
-          await backoff.wait(this.#url, count, outcome.retryAfterMs, signal);
-          continue;
-        }
+        // Also for the time of the pause: a run that ends meanwhile ends because of this.
         this.#note(who, outcome.failure);
+        const mayRetry = outcome.isRetryable && count < tries;
+        if (mayRetry && (await backoff.wait(this.#endpoint, count, outcome.retryAfterMs, signal))) continue;
         return outcome.reply === undefined ? refusal(503, outcome.failure.message) : answerOf(outcome.reply);
       }
       const answer = await this.#recordReply(act, who, request, outcome);
@@ -140,6 +142,18 @@ export class ModelCalls {
         cancellation.abort(new FleetError(lowering, `the token budget ended a call after ${allowed} tokens`));
       return answer.http;
     }
+  }
+
+  /** Waits while the server is left alone, because it told any call of this worker so. */
+  async #leaveAlone(who: Who, signal: AbortSignal): Promise<void> {
+    const { backoff, log } = this.#options;
+    const left = backoff.left(this.#endpoint);
+    if (left === 0) return;
+    const seconds = Math.ceil(left / 1000);
+    log.warn({ url: this.#url, seconds }, 'waiting for the Model Server, which asked to be left alone');
+    const asked = `${this.#url} has asked to be left alone for another ${seconds} s`;
+    this.#note(who, new FleetError('infra/model_rate_limited', asked));
+    await backoff.ready(this.#endpoint, signal);
   }
 
   async #try(
@@ -208,6 +222,13 @@ export class ModelCalls {
     const tokens = this.#tokens.take(act, who.agent ?? '', parsed);
     const usage = usageOf(parsed);
     if (usage !== undefined) budget.record({ inputTokens: usage.input, outputTokens: usage.output });
+    else if (budget.countsTokens) {
+      budget.record({
+        inputTokens: estimatedTokens(request),
+        outputTokens: estimatedTokens(firstChoice(parsed)?.['message']),
+      });
+      await journal.event({ kind: 'usage_estimated', act });
+    }
     const text = stringifyExact(parsed);
     const [body, tokenText] = await journal.store(tokens === undefined ? [text] : [text, tokens]);
     const finishReason = textOf(firstChoice(parsed)?.['finish_reason']);
@@ -238,56 +259,6 @@ export class ModelCalls {
 }
 
 const isRoot = (who: Who): boolean => who.parent === null && who.kind !== 'auxiliary';
-
-function firstChoice(reply: ExactObject): ExactObject | undefined {
-  const choices = reply['choices'];
-  const first = Array.isArray(choices) ? choices[0] : undefined;
-  return isExactObject(first) ? first : undefined;
-}
-
-/** A 200 that is a chat completion. @throws TryFailure `infra/model_bad_reply` */
-function completionOf(url: string, reply: EndpointReply): ExactObject {
-  const bad = (why: string): TryFailure =>
-    new TryFailure(
-      new FleetError(
-        'infra/model_bad_reply',
-        `${url} answered ${reply.status} with ${why}: ${reply.text.slice(0, 200)}`,
-      ),
-      { reply: { ...reply, status: 502 }, isRetryable: true },
-    );
-  let parsed: ExactValue;
-  try {
-    parsed = parseExact(reply.text);
-  } catch (error) {
-    throw bad(reply.text.trim() === '' ? 'an empty body' : `a body that is not JSON (${reasonOf(error)})`);
-  }
-  if (!isExactObject(parsed) || !isExactObject(firstChoice(parsed)?.['message']))
-    throw bad('no choice that holds a message');
-  return parsed;
-}
-
-/** What a 4xx means once Hermes could not go on after it. */
-function clientFailure(url: string, reply: EndpointReply): FleetError {
-  const said = reply.text.slice(0, 2048);
-  if (/context.{0,20}(length|window|size)|maximum context|too many tokens|prompt is too long/i.test(said))
-    return new FleetError('failed/context_exceeded', `the model's context is exceeded: ${said}`);
-  return new FleetError('infra/model_bad_reply', `${url} answered ${reply.status}: ${said}`);
-}
-
-function usageOf(reply: ExactObject): { input: number; output: number; cached: number; reasoning: number } | undefined {
-  const usage = reply['usage'];
-  if (!isExactObject(usage)) return undefined;
-  const detail = (part: string, name: string): number => {
-    const details = usage[part];
-    return isExactObject(details) ? (numberOf(details[name]) ?? 0) : 0;
-  };
-  return {
-    input: numberOf(usage['prompt_tokens']) ?? 0,
-    output: numberOf(usage['completion_tokens']) ?? 0,
-    cached: detail('prompt_tokens_details', 'cached_tokens'),
-    reasoning: detail('completion_tokens_details', 'reasoning_tokens'),
-  };
-}
 
 function answerOf(reply: EndpointReply): HttpAnswer {
   return {

@@ -29,10 +29,11 @@ export function outputItems(trajectory: Trajectory, idPrefix: string): OutputIte
   const items: (OutputItem | OpenCall)[] = [];
   const calls: OpenCall[] = [];
   const usedIds = new Set<string>();
+  const askedIds = new Set<string>();
   let open: OpenCall[] = [];
   for (const call of trajectory.calls) {
     if (!isRootCall(call)) continue;
-    settle(open, call, trajectory.texts);
+    settle(open, call, { texts: trajectory.texts, askedIds });
     open = open.filter(({ output }) => output === undefined);
     if (call.reply === undefined) continue;
     const fresh = itemsOf(call, call.reply, { names, usedIds, idPrefix });
@@ -43,6 +44,7 @@ export function outputItems(trajectory: Trajectory, idPrefix: string): OutputIte
     items.push(...fresh);
     for (const each of open) each.until = call.begunAt;
     open = fresh.filter((entry) => 'asked' in entry);
+    for (const { asked } of open) askedIds.add(asked.id);
     calls.push(...open);
   }
   for (const call of calls) call.output ??= recordedOutput(call, trajectory);
@@ -97,8 +99,15 @@ function uniqueId(wanted: string, used: Set<string>): string {
   return id;
 }
 
-/** Takes tool messages out of a later request: by id, and by order where a server gives no or equal ids. */
-function settle(open: readonly OpenCall[], call: ModelCall, texts: ReadonlyMap<string, string>): void {
+/**
+ * Takes tool messages out of a later request: by id, and by order where an id is none that was asked for. A message of an
+ * earlier call stands there too, when Hermes dropped the reply that came after it.
+ */
+function settle(
+  open: readonly OpenCall[],
+  call: ModelCall,
+  { texts, askedIds }: { readonly texts: ReadonlyMap<string, string>; readonly askedIds: ReadonlySet<string> },
+): void {
   if (open.length === 0) return;
   const outputs: { id: string; text: string }[] = [];
   for (const hash of call.messages.toReversed()) {
@@ -112,7 +121,7 @@ function settle(open: readonly OpenCall[], call: ModelCall, texts: ReadonlyMap<s
   const unnamed = outputs.filter(({ id, text }) => {
     const target = open.find((each) => each.output === undefined && each.asked.id === id);
     if (target !== undefined) target.output = text;
-    return target === undefined;
+    return target === undefined && !askedIds.has(id);
   });
   for (const { text } of unnamed) {
     const target = open.find((each) => each.output === undefined);

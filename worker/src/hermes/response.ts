@@ -130,6 +130,10 @@ function eventGaps(trajectory: Trajectory): ObservationGap[] {
       return [
         { code: 'tool_name_repaired', detail: `asked for ${String(event['asked'])}, ran ${String(event['ran'])}` },
       ];
+    if (event['kind'] === 'usage_estimated')
+      return [
+        { code: 'usage_estimated', detail: `call ${String(event['act'])}: its tokens were counted by its bytes` },
+      ];
     if (event['kind'] === 'http_refused') return [{ code: 'http_refused', detail: String(event['url']) }];
     if (event['kind'] === 'mcp_missing')
       return [{ code: 'mcp_server_missing', detail: `${String(event['server'])}: ${String(event['error'])}` }];
@@ -182,7 +186,9 @@ function saidIn(message: Readonly<Record<string, unknown>>): Said {
 }
 
 function mayBecome(captured: Said, said: Said): boolean {
-  if (captured.content !== said.content || (captured.tools.length > 0 && said.tools.length === 0)) return false;
+  // Hermes joins the parts of a text its own way.
+  if (squeezed(captured.content) !== squeezed(said.content) || (captured.tools.length > 0 && said.tools.length === 0))
+    return false;
   let from = 0;
   return said.tools.every((tool) => {
     const at = captured.tools.findIndex((each, index) => index >= from && (each === tool || each === BROKEN));
@@ -191,6 +197,8 @@ function mayBecome(captured: Said, said: Said): boolean {
   });
 }
 
+const squeezed = (text: string): string => text.replaceAll(/\s/g, '');
+
 const BROKEN = 'not JSON';
 
 /** Arguments as one spelling of their JSON. */
@@ -198,7 +206,7 @@ function canonical(args: unknown): string {
   if (typeof args !== 'string') return JSON.stringify(args ?? {});
   if (args.trim() === '') return '{}';
   try {
-    return JSON.stringify(JSON.parse(wellFormed(args)));
+    return JSON.stringify(JSON.parse(wellFormed(args)) ?? {});
   } catch {
     return BROKEN;
   }

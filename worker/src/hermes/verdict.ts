@@ -26,7 +26,7 @@ export interface EndFacts {
 /** How an activation ended, judged by the record; the runner's claim only tells apart what the record cannot. */
 export function verdictOf(facts: EndFacts): Verdict {
   const { aborted, end, trajectory, modelFailure } = facts;
-  if (aborted !== undefined) return verdict(aborted);
+  if (aborted !== undefined) return verdict(blamed(aborted, modelFailure));
   const { claim, exit } = end;
   if (claim === undefined) return lostRunner(exit);
   if (claim.status === 'setup_failed') {
@@ -51,6 +51,13 @@ export function verdictOf(facts: EndFacts): Verdict {
       ),
     );
   return outsideOf(claim) ?? judgeLast(answered.at(-1), claim);
+}
+
+/** Time that ran out while the Model Server was not answering is no limit that the policy has met. */
+function blamed(aborted: FleetError, modelFailure: FleetError | undefined): FleetError {
+  const isTime = aborted.code === 'incomplete/wall_time' || aborted.code === 'incomplete/idle_time';
+  if (!isTime || modelFailure?.resultClass !== 'infra') return aborted;
+  return new FleetError(modelFailure.code, `${modelFailure.message}; then ${aborted.message}`, { cause: aborted });
 }
 
 function lostRunner(exit: ActivationEnd['exit']): Verdict {

@@ -110,8 +110,8 @@ async function collected(
   try {
     // What is collected must not change meanwhile.
     await watch.time('stop', stop);
-    const user = sandboxUser(seed.sandbox);
-    return { collected: await watch.time('collect', async () => await collect(sandbox, wanted, { user, signal })) };
+    const collecting = { user: sandboxUser(seed.sandbox), signal, closeMs: seed.timeouts.close_s * 1000 };
+    return { collected: await watch.time('collect', async () => await collect(sandbox, wanted, collecting)) };
   } catch (error) {
     command.log.warn({ reason: reasonOf(error) }, 'not everything could be collected');
     return { collected: null, notCollected: `not everything could be collected (${reasonOf(error)})` };

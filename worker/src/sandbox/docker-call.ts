@@ -26,6 +26,9 @@ export function codeOf(error: unknown, fallback: FailureCode): FailureCode {
   const status = statusOf(error);
   if (/no space left on device|disk quota exceeded/i.test(reason)) return 'infra/sandbox_disk';
   if (/fully subnetted|exchange full|cannot allocate memory|too many open files/i.test(reason)) return 'infra/capacity';
+  // What the spec asks of the image, or of the engine, and neither has.
+  if (/unable to find (user|group)|no matching entries in|not a directory/i.test(reason)) return 'infra/sandbox_image';
+  if (/range of cpus|minimum memory limit|invalid (cpu|memory|pids)/i.test(reason)) return 'infra/sandbox_limit';
   if (
     /no such image|manifest unknown|repository does not exist|pull access denied|invalid reference format/i.test(reason)
   )
