@@ -44,7 +44,7 @@ if (process.argv[2] === 'flow') {
   const log = createLog({ level: 'error', version: 'bench', workerId: 'bench' });
   const provider = stubProvider({ fleetId: config.FLEET_ID, root: '/nonexistent' });
   const slots = new Slots(scripts, 'stub', 1_000_000, CONCURRENCY);
-  const engine = { id: 'stub', provider, slots, runners: undefined as never };
+  const engine = { id: 'stub', provider, slots, runners: { problem: undefined, warm: () => undefined } as never };
   const body = { x: 1 };
   const mailbox = new Mailbox(
     scripts,

@@ -71,6 +71,7 @@ export class FleetWorker {
     await Promise.all(this.#fetchers.map(async ({ worker }) => await worker.waitUntilReady()));
     await this.followSlots();
     for (const { worker } of this.#fetchers) this.#run(worker);
+    for (const engine of engines) engine.runners.warm(() => this.#fit(engine));
   }
 
   /** True while every queue is being fetched from, or is left alone on purpose. */
@@ -187,7 +188,7 @@ export class FleetWorker {
     if (this.#isDraining) return;
     const fetchers = this.#fetchers.filter((each) => each.engine === engine);
     const seeding = fetchers.reduce((sum, each) => sum + each.seeding, 0);
-    const free = Math.max(0, engine.slots.free - seeding);
+    const free = engine.runners.problem === undefined ? Math.max(0, engine.slots.free - seeding) : 0;
     for (const fetcher of fetchers) this.#fitOne(fetcher, free);
   }
 

@@ -122,7 +122,7 @@ export async function startWorker(
   const health =
     config.FLEET_HEALTH_PORT === undefined
       ? undefined
-      : serveHealth(config.FLEET_HEALTH_PORT, healthChecks(redis, worker, maintenance));
+      : serveHealth(config.FLEET_HEALTH_PORT, healthChecks(redis, worker, maintenance, engines));
   log.info(
     {
       fleet: config.FLEET_ID,
@@ -159,7 +159,11 @@ function executor(
   config: Config,
   engines: readonly Engine[],
 ): (command: Command) => Promise<Outcome> {
-  const backoff = new Backoff(config.FLEET_MODEL_BACKOFF_MS, config.FLEET_MODEL_BACKOFF_LONGEST_MS);
+  const backoff = new Backoff({
+    firstMs: config.FLEET_MODEL_BACKOFF_MS,
+    longestMs: config.FLEET_MODEL_BACKOFF_LONGEST_MS,
+    longestAskedMs: config.FLEET_MODEL_RETRY_AFTER_MS,
+  });
   const engineOf = (id: string): Engine | undefined => engines.find((engine) => engine.id === id);
   return async (command) => {
     if (command.kind === 'seed') return await seed(command, config);
@@ -168,7 +172,12 @@ function executor(
   };
 }
 
-function healthChecks(redis: Redis, worker: FleetWorker, maintenance: Maintenance): Parameters<typeof serveHealth>[1] {
+function healthChecks(
+  redis: Redis,
+  worker: FleetWorker,
+  maintenance: Maintenance,
+  engines: readonly Engine[],
+): Parameters<typeof serveHealth>[1] {
   const redisCheck = {
     name: 'redis',
     problem: () => (redis.status === 'ready' ? undefined : `the connection is ${redis.status}`),
@@ -178,7 +187,11 @@ function healthChecks(redis: Redis, worker: FleetWorker, maintenance: Maintenanc
     problem: () => (worker.isFetching ? undefined : 'a queue is not being fetched from'),
   };
   const rounds = { name: 'maintenance', problem: () => maintenance.problem };
-  return { live: [fetching], ready: [redisCheck, rounds] };
+  const runners = engines.map(({ provider, runners: pool }) => ({
+    name: `runner:${provider.kind}`,
+    problem: () => pool.problem,
+  }));
+  return { live: [fetching], ready: [redisCheck, rounds, ...runners] };
 }
 
 async function stop(parts: Parts, dispatcher: Dispatcher): Promise<void> {

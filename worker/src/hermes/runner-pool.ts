@@ -1,10 +1,12 @@
-import { FleetError } from '@hermes-fleet/shared';
+import { FleetError, reasonOf } from '@hermes-fleet/shared';
 import { Cancellation, untilAborted } from '../cancellation.ts';
 import { RunnerChannel } from '../channel/channel.ts';
 import type { Log } from '../log.ts';
 import type { SandboxProvider } from '../sandbox/provider.ts';
 
 const READY_MS = 120_000;
+/** Pauses between tries of a host that does not start. */
+const RETRY_MS = { first: 1000, longest: 60_000 } as const;
 
 interface Host {
   readonly channel: Promise<RunnerChannel>;
@@ -23,11 +25,26 @@ export class RunnerPool {
   readonly #retired = new Set<RunnerChannel>();
   // A host serves many: the activation that needed it first must not take it down with it.
   readonly #closing = new Cancellation();
+  #problem: string | undefined = 'the runner host has not started yet';
+  #onChange: () => void = () => undefined;
+  #retry: NodeJS.Timeout | undefined;
+  #retryMs: number = RETRY_MS.first;
 
   constructor(provider: SandboxProvider, options: { readonly activations: number }, log: Log) {
     this.#provider = provider;
     this.#activationsPerHost = options.activations;
     this.#log = log;
+  }
+
+  /** Why no activation can run here; undefined when one can. A worker that cannot run any must not take any. */
+  get problem(): string | undefined {
+    return this.#problem;
+  }
+
+  /** Starts a host ahead, and goes on trying until there is one. @param onChange called when `problem` comes or goes */
+  warm(onChange: () => void): void {
+    this.#onChange = onChange;
+    this.#replace(undefined);
   }
 
   /** @throws FleetError `infra/runner_start`, with what the host said */
@@ -46,6 +63,7 @@ export class RunnerPool {
 
   async close(): Promise<void> {
     this.#closing.abort(new FleetError('internal/drain', 'the worker is closing'));
+    clearTimeout(this.#retry);
     const current = this.#current;
     this.#current = undefined;
     const channel = await current?.channel.catch(() => undefined);
@@ -62,17 +80,38 @@ export class RunnerPool {
           { hermes: channel.facts.hermes, duration_ms: Math.round(channel.facts.startedInMs) },
           'runner host started',
         );
+        this.#retryMs = RETRY_MS.first;
+        this.#is(undefined);
         void channel.lost.then((reason) => {
           this.#retired.delete(channel);
           this.#log.info({ reason }, 'runner host ended');
         });
       },
-      () => {
-        // The caller of acquire has the error; the next one tries again.
+      (error: unknown) => {
         if (this.#current === next) this.#current = undefined;
+        if (this.#closing.signal.aborted) return;
+        this.#is(reasonOf(error));
+        this.#retryLater();
       },
     );
     if (old !== undefined) void this.#retire(old.channel);
+  }
+
+  #is(problem: string | undefined): void {
+    if (problem !== undefined)
+      this.#log.error({ reason: problem }, 'no runner host: no session is taken until there is one');
+    const hasChanged = (problem === undefined) !== (this.#problem === undefined);
+    this.#problem = problem;
+    if (hasChanged) this.#onChange();
+  }
+
+  #retryLater(): void {
+    clearTimeout(this.#retry);
+    this.#retry = setTimeout(() => {
+      if (this.#current === undefined) this.#replace(undefined);
+    }, this.#retryMs);
+    this.#retry.unref();
+    this.#retryMs = Math.min(RETRY_MS.longest, 2 * this.#retryMs);
   }
 
   async #retire(starting: Promise<RunnerChannel>): Promise<void> {
