@@ -11,6 +11,7 @@ import { EXIT, exitStatusOf, isFleetError } from './exit-status.ts';
 
 const COMMANDS: readonly CommandSpec[] = [runCommand, statusCommand, cancelCommand, resultsCommand];
 const MIB = 1024 * 1024;
+const GIVE_BACK_MS = 500;
 const TROUBLE_MS = 10_000;
 
 const interrupted = new AbortController();
@@ -73,7 +74,7 @@ function addCommand(program: Command, spec: CommandSpec): void {
       report,
       signal: interrupted.signal,
     };
-    if (spec.endsBySignal === true) process.on('SIGINT', onInterrupt);
+    if (spec.endsBySignal === true) for (const name of ['SIGINT', 'SIGTERM'] as const) process.on(name, onInterrupt);
     process.exitCode = await spec.run(invocation, values);
   });
   program.addCommand(command);
@@ -96,10 +97,12 @@ async function main(): Promise<void> {
   await program.parseAsync();
 }
 
-// A reader that has seen enough, as `head` does, is no error.
-process.stdout.on('error', (error: NodeJS.ErrnoException) =>
-  process.exit(error.code === 'EPIPE' ? EXIT.done : EXIT.bug),
-);
+/** A reader that has seen enough, as `head` does, is no error; what it was not shown is given back first. */
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') process.exit(EXIT.bug);
+  interrupted.abort();
+  setTimeout(() => process.exit(EXIT.done), GIVE_BACK_MS);
+});
 
 try {
   await main();
@@ -108,6 +111,8 @@ try {
     const isHelp = error.code === 'commander.helpDisplayed' || error.code === 'commander.version';
     process.exitCode = isHelp ? EXIT.done : EXIT.usage;
     if (!isHelp && error.code !== 'commander.help') report('refused/invalid', error.message.replace(/^error: /, ''));
+  } else if (error instanceof Error && 'code' in error && error.code === 'EPIPE') {
+    process.exitCode = EXIT.done;
   } else {
     process.exitCode = exitStatusOf(error);
     report(isFleetError(error) ? error.code : 'infra/internal', error instanceof Error ? error.message : String(error));

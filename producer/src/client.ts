@@ -22,8 +22,8 @@ import { storedResult } from './bodies.ts';
 import { readResults, type ResultEntry, type ResultsOptions } from './results.ts';
 import { Session } from './session.ts';
 import { type SessionStatus, sessionStatus } from './status.ts';
-import { checkedPlan, type Plan } from './plan.ts';
-import { Submission, type Submitted } from './submission.ts';
+import { checkedPlan, checkModels, type Plan } from './plan.ts';
+import { type Cancelled, Submission, type Submitted } from './submission.ts';
 import { StreamWatch } from './waiting.ts';
 
 export interface FleetClientOptions {
@@ -124,11 +124,11 @@ export class FleetClient implements AsyncDisposable {
    * stays. Repeating the call after any error is safe.
    */
   async submit(plan: Plan): Promise<Submitted[]> {
-    const { sessionId, seed, identity, commands } = checkedPlan(plan, this.#options.maxBodyBytes);
-    return await this.#redisCall(
-      'the commands could not be handed in',
-      async () => await this.#submission.submit(sessionId, seed, identity, commands),
-    );
+    const { sessionId, seed, identity, commands, models } = checkedPlan(plan, this.#options.maxBodyBytes);
+    return await this.#redisCall('the commands could not be handed in', async () => {
+      if (models.length > 0) checkModels(models, await this.#submission.modelOf(sessionId));
+      return await this.#submission.submit(sessionId, seed, identity, commands);
+    });
   }
 
   /**
@@ -166,7 +166,7 @@ export class FleetClient implements AsyncDisposable {
    */
   async cancel(
     what: { readonly sessionId: string; readonly commandId?: string } | { readonly sweepId: string },
-  ): Promise<{ readonly accepted: boolean }> {
+  ): Promise<Cancelled> {
     return await this.#redisCall('the cancel could not be handed in', async () => {
       if ('sweepId' in what) return await this.#submission.cancelSweep(what.sweepId);
       if (what.commandId === undefined) {

@@ -7,6 +7,7 @@ import {
   parseActivate,
   parseClose,
   parseSeed,
+  reasonOf,
   type Seed,
   type SeedInput,
   type SubmitCommand,
@@ -26,6 +27,8 @@ export interface CheckedPlan {
   readonly seed: Seed | undefined;
   readonly identity: Identity | undefined;
   readonly commands: readonly SubmitCommand[];
+  /** Models that activations name, to be held against that of a seed which is not in this plan. */
+  readonly models: readonly string[];
 }
 
 /** @throws FleetError `refused/invalid`, `refused/grant_unsupported` or `refused/too_large` */
@@ -42,24 +45,41 @@ export function checkedPlan(plan: Plan, maxBodyBytes = DEFAULT_BODY_BYTES): Chec
   const [identity] = named;
   if (named.some(({ rollout_id, attempt }) => rollout_id !== identity?.rollout_id || attempt !== identity?.attempt))
     throw new FleetError('refused/session_conflict', 'the commands of a plan name different rollouts or attempts');
-  for (const { request } of activations) {
-    if (seed !== undefined && request.model != null && request.model !== seed.model.name)
-      throw new FleetError('refused/invalid', `request.model must equal the session's (${seed.model.name})`);
-  }
+  const models = activations.flatMap(({ request }) => request.model ?? []);
+  if (seed !== undefined) checkModels(models, seed.model.name);
   const commands = [
     ...(seed === undefined ? [] : [commandOf('seed', 'seed', seed, maxBodyBytes)]),
     ...activations.map((activate) => commandOf('activate', activate.activation_id, activate, maxBodyBytes)),
     ...(close === undefined ? [] : [closeCommand(close.when)]),
   ];
-  return { sessionId, seed, identity, commands };
+  return { sessionId, seed, identity, commands, models: seed === undefined ? models : [] };
+}
+
+/** @throws FleetError `refused/invalid` */
+export function checkModels(models: readonly string[], ofSession: string): void {
+  if (models.some((model) => model !== ofSession))
+    throw new FleetError(
+      'refused/invalid',
+      `activate is not valid: request.model: must equal the session's (${ofSession})`,
+    );
 }
 
 function commandOf(kind: 'seed' | 'activate', commandId: string, body: object, maxBytes: number): SubmitCommand {
-  const payload = JSON.stringify(body);
+  const payload = jsonOf(kind, body);
   const size = Buffer.byteLength(payload);
   if (size > maxBytes)
     throw new FleetError('refused/too_large', `the ${kind} is ${size} bytes; ${maxBytes} are allowed`);
   return { kind, commandId, digest: bodyDigest(JSON.stringify(body, inOrder)), payload };
+}
+
+function jsonOf(kind: string, body: object): string {
+  try {
+    return JSON.stringify(body);
+  } catch (error) {
+    throw new FleetError('refused/invalid', `${kind} is not valid: it cannot be written as JSON (${reasonOf(error)})`, {
+      cause: error,
+    });
+  }
 }
 
 /** JSON members have no order: a body that was written anew by another client is the same body. */

@@ -5,7 +5,9 @@ import {
   reasonOf,
   FleetError,
   isTemporary,
+  issuesOf,
   type Keys,
+  ReplyTo,
 } from '@hermes-fleet/shared';
 import type { Redis } from 'ioredis';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -35,6 +37,8 @@ export interface ResultEntry {
 const COUNT = 100;
 const BLOCK_MS = 5_000;
 const RETRY_MS = 500;
+/** Longer than any patience with a reader. */
+const LONG_AGO_MS = 2_000_000_000;
 
 type Entry = readonly [id: string, fields: string[]];
 
@@ -46,40 +50,60 @@ export async function* readResults(
   options: ResultsOptions,
 ): AsyncGenerator<ResultEntry> {
   const { group, signal } = options;
+  const replyTo = ReplyTo.safeParse(options.replyTo ?? 'default');
+  if (!replyTo.success) throw new FleetError('refused/invalid', `replyTo: ${issuesOf(replyTo.error)}`);
+  if (group === '') throw new FleetError('refused/invalid', 'group: must not be empty');
   const consumer = options.consumer ?? `${hostname()}-${process.pid}`;
-  const stream = keys.results(options.replyTo ?? 'default');
+  const stream = keys.results(replyTo.data);
   const reclaimMs = options.reclaimMs ?? 60_000;
   await ensureGroup(redis, stream, group);
   let from = '0';
   let reclaimAt = 0;
-  while (!isAborted(signal)) {
-    let entries: readonly Entry[];
-    try {
-      entries = await nextEntries(blocking, {
-        stream,
-        group,
-        consumer,
-        from,
-        blockMs: Math.min(BLOCK_MS, Math.max(1, reclaimMs)),
-      });
-      from = from === '>' ? from : (entries.at(-1)?.[0] ?? '>');
-      if (entries.length === 0 || performance.now() >= reclaimAt) {
-        reclaimAt = performance.now() + reclaimMs;
-        entries = [...entries, ...(await reclaim(redis, { stream, group, consumer, idleMs: reclaimMs }))];
+  const held = new Set<string>();
+  try {
+    while (!isAborted(signal)) {
+      let entries: readonly Entry[];
+      try {
+        entries = await nextEntries(blocking, {
+          stream,
+          group,
+          consumer,
+          from,
+          blockMs: Math.min(BLOCK_MS, Math.max(1, reclaimMs)),
+        });
+        from = from === '>' ? from : (entries.at(-1)?.[0] ?? '>');
+        if (entries.length === 0 || performance.now() >= reclaimAt) {
+          reclaimAt = performance.now() + reclaimMs;
+          entries = [...entries, ...(await reclaim(redis, { stream, group, consumer, idleMs: reclaimMs }))];
+        }
+      } catch (error) {
+        if (isAborted(signal)) return;
+        await afterTrouble(error, redis, stream, group);
+        continue;
       }
-    } catch (error) {
-      if (isAborted(signal)) return;
-      await afterTrouble(error, redis, stream, group);
-      continue;
+      for (const [id] of entries) held.add(id);
+      for (const [id, fields] of entries) {
+        const entry = await toEntry(redis, id, fields, async () => {
+          await redis.xack(stream, group, id);
+          held.delete(id);
+        });
+        if (entry !== undefined) yield entry;
+        if (isAborted(signal)) return;
+      }
     }
-    for (const [id, fields] of entries) {
-      const entry = await toEntry(redis, id, fields, async () => {
-        await redis.xack(stream, group, id);
-      });
-      if (entry !== undefined) yield entry;
-      if (isAborted(signal)) return;
-    }
+  } finally {
+    await handBack(redis, { stream, group, consumer, ids: [...held] });
   }
+}
+
+/** What was taken and not acknowledged looks idle for long: the group's next reader gets it, and need not wait for it. */
+async function handBack(
+  redis: Redis,
+  { stream, group, consumer, ids }: { stream: string; group: string; consumer: string; ids: readonly string[] },
+): Promise<void> {
+  if (ids.length === 0) return;
+  // The reader's own time to live does the same, later.
+  await redis.xclaim(stream, group, consumer, 0, ...ids, 'IDLE', LONG_AGO_MS, 'JUSTID').catch(() => undefined);
 }
 
 const isAborted = (signal: AbortSignal | undefined): boolean => signal?.aborted === true;

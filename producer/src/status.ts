@@ -62,6 +62,6 @@ async function reasonToWait(
   const engines = await redis.zcount(keys.engines, Date.now(), '+inf');
   if (engines === 0) return `a worker: none is alive (queue ${queue})`;
   return command === 'seed'
-    ? `a free sandbox slot, or its turn (queue ${queue})`
+    ? `a worker of queue ${queue} with a free sandbox slot, or its turn`
     : `a worker of its engine (queue ${queue})`;
 }

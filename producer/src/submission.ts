@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import {
+  ActivationId,
   type Address,
   type Dispatcher,
   FleetError,
@@ -25,6 +26,16 @@ export interface SubmissionOptions {
   readonly parkedLimit?: number;
   readonly unreadLimit?: number;
   readonly waitTtlMs?: number;
+}
+
+/** What came of a cancel. */
+export interface Cancelled {
+  /** Whether what was named is, or will be, cancelled. */
+  readonly accepted: boolean;
+  /** The command is not there yet: it will be cancelled when it comes. */
+  readonly isAhead?: boolean;
+  /** Of a sweep: how many sessions it had so far. */
+  readonly sessions?: number;
 }
 
 export interface Submitted {
@@ -116,7 +127,24 @@ export class Submission {
     return submitted;
   }
 
-  async cancelCommand(sessionId: string, commandId: string): Promise<{ readonly accepted: boolean }> {
+  /** Name of the model that a session was seeded with. @throws FleetError `refused/session_unknown`, `refused/session_closed` */
+  async modelOf(sessionId: string): Promise<string> {
+    const record = this.#keys.record(sessionKey(sessionId));
+    const [state, payload] = await Promise.all([
+      this.#redis.hget(record, 'st'),
+      this.#redis.hget(this.#keys.payloads(sessionKey(sessionId)), 'seed'),
+    ]);
+    if (payload !== null) return (JSON.parse(payload) as Seed).model.name;
+    const isClosed = state === 'z';
+    throw new FleetError(
+      isClosed ? 'refused/session_closed' : 'refused/session_unknown',
+      `session ${JSON.stringify(sessionId)} ${isClosed ? 'is closed' : 'was never seeded'}`,
+    );
+  }
+
+  async cancelCommand(sessionId: string, commandId: string): Promise<Cancelled> {
+    if (commandId !== 'seed' && !ActivationId.safeParse(commandId).success)
+      throw new FleetError('refused/invalid', `${JSON.stringify(commandId)} is no id of a command`);
     let at = await this.address(sessionId);
     for (;;) {
       const answer = await this.#scripts.cancel(at, commandId, 'by_caller');
@@ -126,16 +154,27 @@ export class Submission {
       }
       if (answer.status === 'refused') throw new FleetError('refused/invalid', 'a close cannot be cancelled');
       if (answer.status === 'accepted') await this.#dispatcher.add(answer.job, at.key, at.replyTo);
-      return { accepted: answer.status === 'accepted' || answer.resultClass === 'cancelled' };
+      const accepted = answer.status === 'accepted' || answer.resultClass === 'cancelled';
+      return { accepted, isAhead: answer.status === 'accepted' && answer.how === 'tombstone' };
     }
   }
 
-  /** The tombstone first: a seed that is on its way must not slip through between. */
-  async cancelSweep(sweepId: string): Promise<{ readonly accepted: boolean }> {
-    await this.#redis.set(this.#keys.sweep(sweepId), '1', 'PX', 7 * DAY_MS);
-    const members = await this.#redis.smembers(this.#keys.sweepMembers(sweepId));
-    for (const sessionId of members) await this.submit(sessionId, undefined, undefined, [closeCommand('now')]);
-    return { accepted: true };
+  /**
+   * Of every round of a sweep: one that is resumed after a cancel goes on under the name with the next number. The tombstone
+   * first: a seed that is on its way must not slip through between.
+   */
+  async cancelSweep(sweepId: string): Promise<Cancelled> {
+    let sessions = 0;
+    for (let round = 1; ; round++) {
+      const name = round === 1 ? sweepId : `${sweepId}.${round}`;
+      const members = await this.#redis.smembers(this.#keys.sweepMembers(name));
+      if (round > 1 && members.length === 0) return { accepted: true, sessions };
+      await this.#redis.set(this.#keys.sweep(name), '1', 'PX', 7 * DAY_MS);
+      for (const sessionId of await this.#redis.smembers(this.#keys.sweepMembers(name))) {
+        await this.submit(sessionId, undefined, undefined, [closeCommand('now')]);
+        sessions++;
+      }
+    }
   }
 
   async address(sessionId: string): Promise<Address> {

@@ -58,8 +58,10 @@ export async function readTasks(file: string, options: ReadTasksOptions): Promis
       checkSize(planOf(row, options.config), options.maxBodyBytes);
       rows.push(row);
     } catch (error) {
-      if (!(error instanceof FleetError)) throw error;
-      errors.push(`${file}:${line.number}: ${error.message}`);
+      // What is nested deeper than the stack is a bad row, and no end of the others.
+      if (!(error instanceof FleetError || error instanceof RangeError)) throw error;
+      const reason = error instanceof RangeError ? 'it is nested too deeply' : error.message;
+      errors.push(`${file}:${line.number}: ${reason}`);
     }
   }
   return { rows, errors, digest: digest.digest('hex') };

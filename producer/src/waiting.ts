@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { FleetError } from '@hermes-fleet/shared';
 import type { Redis } from 'ioredis';
 
 /** How often a waiter looks again although nothing woke it: a live event alone is never relied upon. */
@@ -15,7 +16,7 @@ export class StreamWatch {
   readonly #stream: string;
   readonly #waiters = new Map<string, Set<() => void>>();
   #started: Promise<void> | undefined;
-  #isClosed = false;
+  readonly #closing = new AbortController();
 
   /** @param redis a connection of its own: it blocks */
   constructor(redis: Redis, stream: string) {
@@ -26,7 +27,7 @@ export class StreamWatch {
   /**
    * Resolves with what `look` finds, whenever it was there: before the call, or after any entry of that command.
    *
-   * @throws the signal's reason, which leaves the command as it is
+   * @throws the signal's reason, which leaves the command as it is; FleetError `refused/redis` when the client was closed
    */
   async until<T>(
     sessionId: string,
@@ -35,44 +36,62 @@ export class StreamWatch {
     signal: AbortSignal | undefined,
   ): Promise<T> {
     // The reader's place in the stream is fixed before the first look: what comes later wakes us.
-    await (this.#started ??= this.#start().catch((error: unknown) => {
-      this.#started = undefined;
-      throw error;
-    }));
+    await this.#unlessOver(
+      (this.#started ??= this.#start().catch((error: unknown) => {
+        this.#started = undefined;
+        throw error;
+      })),
+      signal,
+    );
     const key = `${sessionId}\0${commandId}`;
     for (;;) {
-      signal?.throwIfAborted();
-      const woken = this.#wake(key, signal);
+      const woken = this.#wake(key);
       try {
-        const found = await look();
+        const found = await this.#unlessOver(look(), signal);
         if (found !== undefined) return found;
-        await woken.promise;
+        await this.#unlessOver(woken.promise, signal);
       } finally {
         woken.stop();
       }
     }
   }
 
+  /** While Redis is away, what is asked of it waits: nobody's patience may depend on that. */
+  async #unlessOver<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+    work.catch(() => undefined);
+    const signals = signal === undefined ? [this.#closing.signal] : [this.#closing.signal, signal];
+    const over = AbortSignal.any(signals);
+    over.throwIfAborted();
+    let stop: () => void = () => undefined;
+    const aborted = new Promise<never>((_, reject) => {
+      stop = () => reject(over.reason as Error);
+      over.addEventListener('abort', stop, { once: true });
+    });
+    try {
+      return await Promise.race([work, aborted]);
+    } finally {
+      over.removeEventListener('abort', stop);
+    }
+  }
+
   close(): void {
-    this.#isClosed = true;
+    this.#closing.abort(new FleetError('refused/redis', 'the client was closed'));
     this.#redis.disconnect();
   }
 
-  #wake(key: string, signal: AbortSignal | undefined): { readonly promise: Promise<void>; stop(): void } {
+  #wake(key: string): { readonly promise: Promise<void>; stop(): void } {
     let wake: () => void = () => undefined;
     const promise = new Promise<void>((resolve) => (wake = resolve));
     const timer = setTimeout(wake, RECHECK_MS);
     const waiters = this.#waiters.get(key) ?? new Set();
     waiters.add(wake);
     this.#waiters.set(key, waiters);
-    signal?.addEventListener('abort', wake, { once: true });
     return {
       promise,
       stop: () => {
         clearTimeout(timer);
         waiters.delete(wake);
         if (waiters.size === 0) this.#waiters.delete(key);
-        signal?.removeEventListener('abort', wake);
       },
     };
   }
@@ -84,7 +103,7 @@ export class StreamWatch {
 
   async #read(from: string): Promise<void> {
     let cursor = from;
-    while (!this.#isClosed) {
+    while (!this.#closing.signal.aborted) {
       try {
         const reply = await this.#redis.xread(
           'COUNT',

@@ -147,9 +147,19 @@ function line(path: Path, message: string): string {
  * @throws FleetError `refused/invalid`, naming each field at fault and its bound
  */
 function parse<T extends z.ZodType>(schema: T, what: string, body: unknown): z.output<T> {
-  const parsed = schema.safeParse(body);
+  const parsed = safely(what, () => schema.safeParse(body));
   if (parsed.success) return parsed.data;
   throw new FleetError('refused/invalid', `${what} is not valid: ${issuesOf(parsed.error)}`);
+}
+
+/** A body that is nested deeper than the stack, or within itself, is the caller's fault and not ours. */
+function safely<T>(what: string, check: () => T): T {
+  try {
+    return check();
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    throw new FleetError('refused/invalid', `${what} is not valid: it is nested too deeply`, { cause: error });
+  }
 }
 
 /** @throws FleetError `refused/invalid` or `refused/grant_unsupported` */

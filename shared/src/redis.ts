@@ -98,6 +98,13 @@ export async function checkRedis(
   probe.on('error', (error) => (last = error));
   try {
     await probe.connect();
+    // ioredis goes on with database 0 when the one of the URL cannot be had.
+    const database = Number(/^\/(\d+)$/.exec(new URL(url).pathname)?.[1] ?? 0);
+    await probe.select(database).catch((error: unknown) => {
+      if (error instanceof Error && /DB index|invalid DB|SELECT is not allowed/i.test(error.message))
+        throw new FleetError('refused/config', `Redis at ${where} has no database ${database} (${error.message})`);
+      throw error;
+    });
     const facts = await readFacts(probe);
     if (!isOldEnough(facts.version))
       throw new FleetError(

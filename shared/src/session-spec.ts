@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { HERMES_TOOLSETS } from './toolsets.ts';
 
 const positive = (what: string) =>
   z
@@ -134,7 +135,16 @@ export function sandboxUser(spec: SandboxSpec): string | undefined {
 export const HermesSpec = z.strictObject({
   /** Where Hermes runs: `apart` in a runner of its own, `inside` the task sandbox. */
   placement: z.enum(['apart', 'inside']).default('apart'),
-  toolsets: z.array(z.string().min(1).max(64)).max(64).default(['terminal', 'file']),
+  /** Hermes' own toolsets; tools of granted servers are there besides. */
+  toolsets: z
+    .array(
+      z.string().refine((name) => HERMES_TOOLSETS.includes(name), {
+        error: ({ input }) =>
+          `${JSON.stringify(input)} is no toolset of Hermes (there are ${HERMES_TOOLSETS.join(', ')})`,
+      }),
+    )
+    .max(64)
+    .default(['terminal', 'file']),
   /** Follows Hermes' own prompt. */
   system_prompt: z.string().optional(),
   max_turns: z.number().int().min(1).max(100_000).default(90),
@@ -181,9 +191,19 @@ export type Timeouts = z.infer<typeof Timeouts>;
 /** What to take from the sandbox at close, before it goes. */
 export const Collect = z.strictObject({
   commands: z
-    .array(z.strictObject({ name: z.string().min(1).max(128), argv: z.array(plain(131_072)).min(1).max(256) }))
+    .array(
+      z.strictObject({
+        name: z
+          .string()
+          .regex(/^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/, 'a name is 1 to 128 of A-Z, a-z, 0-9, ".", "_" and "-"'),
+        argv: z.array(plain(131_072)).min(1).max(256),
+      }),
+    )
     .max(64)
-    .default([]),
+    .default([])
+    .refine((commands) => new Set(commands.map(({ name }) => name)).size === commands.length, {
+      error: 'two commands have one name',
+    }),
   /** Absolute, or relative to the workdir. */
   files: z.array(plain(4096).min(1)).max(256).default([]),
   /** Bytes kept in all. */

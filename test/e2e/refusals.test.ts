@@ -124,3 +124,14 @@ test('a fleet id that would break its keys is refused', async () => {
       message: expect.stringContaining('1 to 64') as string,
     });
 });
+
+test('a Redis URL of a database that is not there is refused, by the client and by the worker', async () => {
+  const url = `redis://127.0.0.1:${evicting.port}/99`;
+  await expect(FleetClient.connect({ redisUrl: url, allowEviction: true })).rejects.toMatchObject({
+    code: 'refused/config',
+    message: expect.stringContaining('has no database 99'),
+  });
+  const { code, said } = await startRefused({ FLEET_REDIS_URL: url, FLEET_ALLOW_EVICTION: 'true' });
+  expect(code).toBe(78);
+  expect(said).toContain('has no database 99');
+});

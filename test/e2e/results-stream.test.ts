@@ -105,6 +105,18 @@ verifies(
 
 verifies(
   'result:stream',
+  'what a reader took and did not acknowledge goes to the next one, as soon as the reader ends',
+  async () => {
+    await runSessions('quits', ['quits-1', 'quits-2']);
+    const first = await read({ group: 'g', replyTo: 'quits', consumer: 'quits' }, 2, false);
+    const next = await read({ group: 'g', replyTo: 'quits', consumer: 'next' }, 6);
+    expect(names(next)).toHaveLength(6);
+    expect(names(next)).toEqual(expect.arrayContaining(names(first)));
+  },
+);
+
+verifies(
+  'result:stream',
   'what a reader took and never acknowledged is given to another one of its group',
   async () => {
     await runSessions('gone', ['x/1']);

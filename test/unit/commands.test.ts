@@ -212,6 +212,23 @@ test('a sandbox to borrow is named by its provider, a descriptor and a workdir, 
   );
 });
 
+test('a toolset that Hermes does not have, and two collected commands of one name, are refused', () => {
+  expect(seedRefusal({ hermes: { toolsets: ['terminl'] } })).toContain('"terminl" is no toolset of Hermes (there are ');
+  const command = { name: 'diff', argv: ['git', 'diff'] };
+  expect(seedRefusal({ collect: { commands: [command, command] } })).toContain('two commands have one name');
+  expect(seedRefusal({ collect: { commands: [{ ...command, name: '__proto__' }] } })).toContain(
+    'a name is 1 to 128 of',
+  );
+});
+
+test('a body that is nested deeper than the stack is refused in a sentence', () => {
+  let deep: unknown = 1;
+  for (let depth = 0; depth < 50_000; depth++) deep = [deep];
+  expect(seedRefusal(model({ sampling: { extra_body: { deep } } }))).toBe(
+    'refused/invalid: seed is not valid: it is nested too deeply',
+  );
+});
+
 test('a trailing slash of the base URL is no part of it', () => {
   expect(parseSeed(seedBody(model({ base_url: 'https://m:1/a/v1//' }))).model.base_url).toBe('https://m:1/a/v1');
 });

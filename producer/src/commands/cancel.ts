@@ -1,4 +1,12 @@
+import type { Cancelled } from '../submission.ts';
 import { type CommandSpec, print } from './command.ts';
+
+function sentence({ accepted, isAhead, sessions }: Cancelled, isKnown: boolean, commandId: string | undefined): string {
+  if (!accepted) return 'it has ended already, and not as cancelled';
+  if (sessions !== undefined) return `cancelled, with the ${sessions} sessions that it had so far`;
+  if (isAhead === true) return 'it is not there yet, and will be cancelled when it comes';
+  return isKnown || commandId !== undefined ? 'cancelled' : 'the session is not known, and can no longer be seeded';
+}
 
 export const cancelCommand: CommandSpec = {
   name: 'cancel',
@@ -16,13 +24,13 @@ export const cancelCommand: CommandSpec = {
       throw new FleetError('refused/invalid', 'name a session, or a sweep by --sweep');
     }
     await using client = await connect();
-    const { accepted } = await client.cancel(
+    const isKnown = sessionId === undefined || (await client.status(sessionId).catch(() => undefined)) !== undefined;
+    const cancelled = await client.cancel(
       sweepId === undefined
         ? { sessionId: sessionId ?? '', ...(commandId === undefined ? {} : { commandId }) }
         : { sweepId },
     );
-    const text = accepted ? 'cancelled' : 'it has ended already, and not as cancelled';
-    await print(stdout, isJson ? JSON.stringify({ accepted }) : text);
+    await print(stdout, isJson ? JSON.stringify(cancelled) : sentence(cancelled, isKnown, commandId));
     return 0;
   },
 };
