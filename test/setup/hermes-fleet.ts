@@ -65,12 +65,16 @@ const isBorrowed = (sandbox: SeedMore['sandbox']): sandbox is Borrowed => sandbo
 
 /** The real thing: one worker process with real sandboxes and the real Hermes, shared by the tests of a file. */
 export async function startHermesFleet(
-  options: { readonly provider?: 'docker' | 'local'; readonly env?: Readonly<Record<string, string>> } = {},
+  options: {
+    readonly provider?: 'docker' | 'local';
+    readonly program?: string;
+    readonly env?: Readonly<Record<string, string>>;
+  } = {},
 ): Promise<HermesFleet> {
   const provider = options.provider ?? 'docker';
   const fleet = await startFleet({
     redisUrl: inject('redisUrl'),
-    program: 'worker/src/main.ts',
+    program: options.program ?? 'worker/src/main.ts',
     provider,
     env: { ...PATIENT, FLEET_PROVIDERS: provider, FLEET_LOG_LEVEL: 'debug', ...options.env },
   });

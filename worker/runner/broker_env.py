@@ -24,6 +24,8 @@ _SPAWN = re.compile(r"\( nohup bash -lc .*hermes_bg_(?P<session>\w+)\.log", re.D
 _KILL = re.compile(r"kill (\d+) 2>/dev/null")
 _SCRIPT = " python3 script.py"
 _BASH_ONLY_PREFIX = "set -o pipefail; "
+# GNU grep takes the default path "." for a hidden folder, and finds nothing in it without a word.
+_HIDDEN, _HIDDEN_BELOW = "--exclude-dir='.*'", "--exclude-dir='.[!.]*'"
 
 
 class BrokerEnvironment(BaseEnvironment):
@@ -56,6 +58,8 @@ class BrokerEnvironment(BaseEnvironment):
         if self._kill_tree(command):
             return {"output": "", "returncode": 0}
 
+        if not bounded_capture:
+            command = command.replace(f"grep -rnH {_HIDDEN}", f"grep -rnH {_HIDDEN_BELOW}", 1)
         spawn = _SPAWN.search(command)
         if spawn:
             self.pollers[spawn["session"]] = identity.current()

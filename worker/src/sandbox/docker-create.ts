@@ -28,7 +28,7 @@ export interface Starting {
 /**
  * Makes and starts a container that lives until the box expires. Whatever goes wrong, it leaves none.
  *
- * @param needsSleep the image has not even a `sleep`: PID 1 comes from the toolbox
+ * @param needsSleep the image has no `sh`, or not even a `sleep`: PID 1 comes from the toolbox
  */
 export async function startContainer(
   spec: SandboxSpec,
@@ -50,7 +50,7 @@ export async function startContainer(
   }
 }
 
-/** Whether a container has ended because its command is not there: its init starts well, and finds no `sleep` then. */
+/** Whether a container does not run because there is no `sh` in it, or no `sleep`. */
 export async function lacksSleep(container: Docker.Container): Promise<boolean> {
   const { Running: isRunning, ExitCode: code } = await dockerCall(
     { what: 'asking why a sandbox has ended', code: 'infra/sandbox_create' },
@@ -106,6 +106,14 @@ async function removeNamesake(
   return true;
 }
 
+/**
+ * What a box lives by, until it expires. A shell, since it must be PID 1 and no program: that one reaps what the agent's
+ * commands leave behind, or zombies fill the table of processes; and `kill -9 -1`, which ends every program, spares it.
+ */
+function firstProcess(sleep: string): string {
+  return `while :; do ${sleep} & wait $!; c=$?; [ $c -lt 126 ] && exit 0; [ $c -gt 127 ] || exit $c; done`;
+}
+
 function containerOptions(
   spec: SandboxSpec,
   needsSleep: boolean,
@@ -127,14 +135,14 @@ function containerOptions(
       [LABEL.expires]: String(spec.expiresAtS),
     },
     Entrypoint: [],
-    Cmd: needsSleep ? [`${TOOLBOX}/busybox`, 'sleep', life] : ['sleep', life],
+    Cmd: needsSleep
+      ? [`${TOOLBOX}/busybox`, 'sh', '-c', firstProcess(`${TOOLBOX}/busybox sleep ${life}`)]
+      : ['sh', '-c', firstProcess(`sleep ${life}`)],
     WorkingDir: spec.workdir,
     Hostname: 'sandbox',
     Env: Object.entries(spec.env).map(([key, value]) => `${key}=${value}`),
     ...(user === undefined ? {} : { User: user }),
     HostConfig: {
-      // Reaps what the agent's commands leave behind, or zombies fill the table of processes.
-      Init: true,
       NetworkMode: spec.network === 'none' ? 'none' : 'bridge',
       NanoCpus: Math.round(limits.cpus * NANO_CPUS),
       Memory: memory,

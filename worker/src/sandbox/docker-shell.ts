@@ -14,6 +14,9 @@ const PROBE =
   'for tool in sleep cat mkdir mv rm wc head tail sed grep find stat dirname; do command -v "$tool" >/dev/null 2>&1 || exit 3; done; command -v bash || exit 2';
 const NO_PROGRAM = /executable file not found|no such file or directory|exec format/i;
 
+/** Whether an engine's error says that a program is not there. */
+export const isNoProgram = (error: unknown): boolean => error instanceof FleetError && NO_PROGRAM.test(error.message);
+
 /** A grep that cannot look behind a NUL cannot find a process by its environment. */
 const GREP_PROBE = `printf 'a\\000b\\n' | grep -q b || exit 3`;
 

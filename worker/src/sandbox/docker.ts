@@ -13,7 +13,7 @@ import { PackedHermes } from './docker-hermes.ts';
 import { Images } from './docker-image.ts';
 import { LABEL, ROLE } from './docker-labels.ts';
 import { launchDockerRunner } from './docker-runner.ts';
-import { findShell, giveWorkdir } from './docker-shell.ts';
+import { findShell, giveWorkdir, isNoProgram } from './docker-shell.ts';
 import type { Sandbox, SandboxProvider, SandboxShell, SandboxSpec } from './provider.ts';
 import { Toolbox } from './toolbox.ts';
 
@@ -28,7 +28,7 @@ export interface DockerProviderOptions {
 const PING_MS = 5_000;
 /** What an image lacks; asked of its first box, known for the next ones. */
 interface ImageNeeds {
-  /** Not even `sleep`: PID 1 comes from the toolbox. */
+  /** No `sh`, or not even `sleep`: PID 1 comes from the toolbox. */
   readonly sleep: boolean;
   readonly shell: SandboxShell;
 }
@@ -166,7 +166,14 @@ class DockerProvider implements SandboxProvider {
     const { signal } = starting;
     let needsSleep = false;
     for (;;) {
-      const container = await startContainer(spec, needsSleep, starting);
+      let container: Docker.Container;
+      try {
+        container = await startContainer(spec, needsSleep, starting);
+      } catch (error) {
+        if (needsSleep || !isNoProgram(error)) throw error;
+        needsSleep = true;
+        continue;
+      }
       try {
         const shell = await findShell(container, this.#toolbox, { image: spec.image, user: spec.user, signal });
         this.#needs.set(imageId, { sleep: needsSleep, shell });
