@@ -155,7 +155,8 @@ export class Submission {
       if (answer.status === 'refused') throw new FleetError('refused/invalid', 'a close cannot be cancelled');
       if (answer.status === 'accepted') await this.#dispatcher.add(answer.job, at.key, at.replyTo);
       const accepted = answer.status === 'accepted' || answer.resultClass === 'cancelled';
-      return { accepted, isAhead: answer.status === 'accepted' && answer.how === 'tombstone' };
+      const isAhead = answer.status === 'accepted' && answer.how === 'tombstone';
+      return { accepted, ...(isAhead ? { isAhead } : {}) };
     }
   }
 

@@ -149,7 +149,6 @@ end
 local function unbind(leases, bound)
   if get('le') then call('ZADD', leases, 'XX', num(NOW - 1), get('le')) call('SREM', bound, SK) end
   del('en', 'le')
-  call('HDEL', P, 'sb')
   set('q', 'any')
   if get('st') == 'r' then set('st', 'l') end
 end

@@ -51,6 +51,11 @@ export const ActivationBody = z.object({
     mcp_errors: z.number().int(),
     agents: z.number().int(),
   }),
+  /**
+   * One for each call of the root agent that came with prompt token ids: whether its prompt begins with the prompt and
+   * generation of the call before, token by token. Where it is false a trainer must begin a new sequence.
+   */
+  token_continuity: z.array(z.boolean()),
   integrity: Integrity,
   /** What differed, when `integrity` is `mismatch`. */
   integrity_notes: z.array(z.string()),

@@ -28,7 +28,7 @@ test('status says why a session waits, cancel ends it, and results print how', a
   const shown = await invoke(statusCommand, [sessionId], at);
   expect(shown).toMatchObject({ status: 0, stdout: expect.stringContaining('waits for a worker: none is alive') });
   expect(await invoke(cancelCommand, [sessionId, 'a', '--json'], at)).toMatchObject({
-    stdout: '{"accepted":true,"isAhead":false}\n',
+    stdout: '{"accepted":true}\n',
   });
   expect(await invoke(cancelCommand, [sessionId], at)).toMatchObject({ status: 0, stdout: 'cancelled\n' });
   const { stdout } = await invoke(statusCommand, [sessionId, '--json'], at);

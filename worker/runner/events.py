@@ -10,18 +10,23 @@ import identity
 from channel import Channel
 
 
+_CAUGHT = ("local_processing_error", "error_near_max_iterations")
+"""How Hermes says that it has caught an exception of its own."""
+
+
 def status_of(result: dict[str, Any], exception: BaseException | None = None, signalled: bool = False) -> str:
     """Hermes sets several flags at once: a turn that was interrupted also says that it was completed."""
     if result.get("interrupted") or signalled:
         return "interrupted"
-    if exception is not None or result.get("failed") or result.get("error"):
+    reason = str(result.get("turn_exit_reason") or "")
+    if exception is not None or result.get("failed") or result.get("error") or reason.startswith(_CAUGHT):
         return "failed"
     return "completed" if result.get("completed") else "incomplete"
 
 
 def install(channel: Channel, agent_class: Any, withheld: set[str]) -> None:
     _observe_agents(channel, agent_class)
-    _observe_tools(channel)
+    _observe_tools(channel, agent_class)
     _observe_compaction(channel, agent_class)
     _observe_repairs(channel, agent_class, withheld)
 
@@ -43,8 +48,12 @@ def _observe_agents(channel: Channel, agent_class: Any) -> None:
     agent_class.run_conversation = run_conversation
 
 
-def _observe_tools(channel: Channel) -> None:
-    """Hermes' own hooks: they fire for the root and for children, on the sequential and on the parallel path."""
+def _observe_tools(channel: Channel, agent_class: Any) -> None:
+    """Hermes' own hooks: they fire for the root and for children, on the sequential and on the parallel path.
+
+    On the parallel one they fire for the whole batch before any of it runs, in the thread that hands it out: there a
+    call begins when its worker does.
+    """
     from hermes_cli.plugins import get_plugin_manager
 
     def tell(kind: str) -> None:
@@ -52,6 +61,8 @@ def _observe_tools(channel: Channel) -> None:
         channel.emit("event", kind=kind, who=who, call=who.get("call"), tool=who.get("tool"), at=time.time())
 
     def before(**hook: Any) -> None:
+        if _hands_out_a_batch():
+            return
         identity.enter_call(hook.get("tool_call_id") or None, hook.get("tool_name"))
         tell("tool_start")
 
@@ -68,6 +79,29 @@ def _observe_tools(channel: Channel) -> None:
     hooks = get_plugin_manager()._hooks
     hooks.setdefault("pre_tool_call", []).append(before)
     hooks.setdefault("post_tool_call", []).append(after)
+
+    plain = agent_class._invoke_tool
+
+    def invoke(self: Any, name: str, arguments: Any, task: Any, call_id: str | None = None, *rest: Any, **more: Any) -> Any:
+        # Only the parallel path comes here with the hook behind it.
+        if more.get("pre_tool_block_checked"):
+            identity.enter_call(call_id, name)
+            tell("tool_start")
+        return plain(self, name, arguments, task, call_id, *rest, **more)
+
+    agent_class._invoke_tool = invoke
+
+
+def _hands_out_a_batch() -> bool:
+    """Whether a pre_tool_call hook was fired by the function that runs calls side by side."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "execute_tool_calls_concurrent":
+            return True
+        if frame.f_code.co_name in ("execute_tool_calls_sequential", "_run_tool"):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _observe_compaction(channel: Channel, agent_class: Any) -> None:

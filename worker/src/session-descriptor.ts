@@ -5,6 +5,8 @@ import type { InsideHermes } from './hermes/inside.ts';
 /** What a seed leaves in the record for the commands after it, on whatever worker they run. */
 export interface SessionDescriptor {
   readonly provider: string;
+  /** The provider's own id of the sandbox, as observations have it. */
+  readonly sandbox_id: string;
   /** The provider's own descriptor of the sandbox. */
   readonly box: Readonly<Record<string, unknown>>;
   readonly probe: SandboxProbe;

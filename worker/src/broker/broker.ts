@@ -3,7 +3,7 @@ import { FleetError, reasonOf } from '@hermes-fleet/shared';
 import type { Journal } from '../capture/journal.ts';
 import type { Who } from '../capture/model-calls.ts';
 import { wellFormed } from '../command.ts';
-import type { Sandbox } from '../sandbox/provider.ts';
+import { lostSandbox, type Sandbox } from '../sandbox/provider.ts';
 import { CommandOutput } from './output.ts';
 import { ResidentShell } from './resident-shell.ts';
 import { killByMark, stateFolder, takeOver, wrapCommand } from './shell-wrapper.ts';
@@ -17,6 +17,7 @@ const CONTROL_MS = 15_000;
 const TIMED_OUT = 124;
 const STALE = 125;
 const KILLED = 137;
+const LOST: ReadonlySet<string> = new Set(['infra/sandbox_lost', 'infra/sandbox_oom', 'infra/engine_lost']);
 
 export interface ToolCommand {
   readonly id: number;
@@ -114,7 +115,7 @@ export class Broker implements AsyncDisposable {
     } catch (error) {
       signal.throwIfAborted();
       const failure = await this.#failureOf(error);
-      if (failure.code === 'infra/sandbox_lost' || failure.code === 'infra/engine_lost') this.#failure = failure;
+      if (LOST.has(failure.code)) this.#failure = failure;
       await journal.end('tool', act, {
         code: null,
         status: 'lost',
@@ -156,9 +157,9 @@ export class Broker implements AsyncDisposable {
   async #failureOf(cause: unknown): Promise<FleetError> {
     const failure =
       cause instanceof FleetError ? cause : new FleetError('infra/sandbox_exec', reasonOf(cause), { cause });
-    if (failure.code !== 'infra/sandbox_exec') return failure;
+    if (failure.code !== 'infra/sandbox_exec' && failure.code !== 'infra/sandbox_lost') return failure;
     const state = await this.#options.sandbox.state().catch(() => 'running' as const);
-    return state === 'running' ? failure : new FleetError('infra/sandbox_lost', `the sandbox is ${state}`, { cause });
+    return state === 'running' ? failure : lostSandbox(state, cause);
   }
 
   async #execute(command: ToolCommand, running: Stoppable): Promise<CommandResult> {

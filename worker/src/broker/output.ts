@@ -40,7 +40,7 @@ export class CommandOutput {
     // A background child may write on behind the marker, and the command may print one that is none.
     for (let from = seen.indexOf(this.#marker); from >= 0; from = seen.indexOf(this.#marker, from + 1)) {
       const after = from + this.#marker.length;
-      const match = /^(\d+):([^\n]*)\n/.exec(seen.subarray(after, after + WINDOW_BYTES).toString());
+      const match = /^(\d{1,3}):([^\n]*)\n/.exec(seen.subarray(after, after + WINDOW_BYTES).toString());
       if (match === null) continue;
       this.#end = { code: Number(match[1]), cwd: match[2] ?? '', at: start + from };
       return;

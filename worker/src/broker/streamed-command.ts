@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { FleetError } from '@hermes-fleet/shared';
 import { longTimer } from '../cancellation.ts';
-import type { Sandbox, SandboxProcess } from '../sandbox/provider.ts';
+import { lostSandbox, type Sandbox, type SandboxProcess } from '../sandbox/provider.ts';
 import { CommandOutput } from './output.ts';
 
 /** From the order to end to the moment when we no longer wait for the end. */
@@ -124,7 +124,7 @@ async function lostError(sandbox: Sandbox, cause: Error): Promise<FleetError> {
   const state = await sandbox.state();
   if (state === 'running')
     return new FleetError('infra/sandbox_exec', `the command's stream broke (${cause.message})`, { cause });
-  return new FleetError('infra/sandbox_lost', `the sandbox is ${state}`, { cause });
+  return lostSandbox(state, cause);
 }
 
 /** What the agent is shown of a command that was ended, and its code then. */

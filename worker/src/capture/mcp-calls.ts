@@ -3,7 +3,7 @@ import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/
 import { CallToolResultSchema, type Tool } from '@modelcontextprotocol/sdk/types.js';
 import { FleetError, type McpGrant, type ObservationGap, reasonOf } from '@hermes-fleet/shared';
 import { Agent, fetch as undiciFetch, type RequestInit } from 'undici';
-import { anySignal, deadlineSignal, onAborted, untilAborted } from '../cancellation.ts';
+import { anySignal, deadlineSignal, onAborted, reasonOfAbort, untilAborted } from '../cancellation.ts';
 import {
   parseExact,
   stringifyExact,
@@ -17,7 +17,7 @@ import type { Journal } from './journal.ts';
 import type { HttpAnswer, Who } from './model-calls.ts';
 
 const agent = new Agent({ headersTimeout: 0, bodyTimeout: 0, keepAliveTimeout: 1_000 });
-/** The SDK ends a request after 60 s unless told; a tool call is bounded by the activation, not by it. */
+/** The SDK ends a request after 60 s unless told; our own limits come first. */
 const CALL_TIMEOUT_MS = 2_147_483_647;
 const END_SESSION_MS = 2_000;
 const INVALID_REQUEST = -32_600;
@@ -38,6 +38,7 @@ export interface McpServer {
   readonly name: string;
   readonly client: Client;
   readonly transport: StreamableHTTPClientTransport;
+  readonly headers: Readonly<Record<string, string>>;
   readonly tools: readonly Tool[];
 }
 
@@ -71,21 +72,30 @@ export async function connectServer(
   try {
     // The transport's socket must not outlive the wait for it.
     using _stop = onAborted(signal, () => void transport.close());
+    // The SDK keeps its listeners: of the run's own signal it would make a cancel of what has long ended.
+    const connecting = new AbortController();
+    using _abort = onAborted(signal, () => connecting.abort(reasonOfAbort(signal)));
     await untilAborted(
       signal,
-      client.connect(transport as Parameters<Client['connect']>[0], { timeout: CALL_TIMEOUT_MS, signal }),
+      client.connect(transport as Parameters<Client['connect']>[0], {
+        timeout: CALL_TIMEOUT_MS,
+        signal: connecting.signal,
+      }),
     );
     const tools: Tool[] = [];
     let cursor: string | undefined;
     do {
       const page = await untilAborted(
         signal,
-        client.listTools(cursor === undefined ? {} : { cursor }, { timeout: CALL_TIMEOUT_MS, signal }),
+        client.listTools(cursor === undefined ? {} : { cursor }, {
+          timeout: CALL_TIMEOUT_MS,
+          signal: connecting.signal,
+        }),
       );
       tools.push(...page.tools);
       cursor = page.nextCursor;
     } while (cursor !== undefined);
-    return { name: grant.name, client, transport, tools };
+    return { name: grant.name, client, transport, headers, tools };
   } catch (error) {
     await transport.close().catch(() => undefined);
     if (options.signal.aborted) throw options.signal.reason;
@@ -117,17 +127,23 @@ function hideHeaders(text: string, headers: Readonly<Record<string, string>>): s
   );
 }
 
+export interface McpOptions {
+  readonly connectMs: number;
+  /** Most that one call may take; over it the model gets an error. */
+  readonly toolMs: number;
+  readonly signal: AbortSignal;
+  readonly journal: Journal;
+}
+
 /** The granted servers of one activation, as plain request and response endpoints for the runner. */
 export class McpCalls implements Disposable {
   readonly gaps: ObservationGap[] = [];
   readonly #servers: ReadonlyMap<string, McpServer>;
-  readonly #journal: Journal;
-  readonly #signal: AbortSignal;
+  readonly #options: McpOptions;
 
-  private constructor(servers: ReadonlyMap<string, McpServer>, journal: Journal, signal: AbortSignal) {
+  private constructor(servers: ReadonlyMap<string, McpServer>, options: McpOptions) {
     this.#servers = servers;
-    this.#journal = journal;
-    this.#signal = signal;
+    this.#options = options;
   }
 
   /**
@@ -136,10 +152,7 @@ export class McpCalls implements Disposable {
    *
    * @throws FleetError `infra/mcp_unreachable` or `infra/mcp_bad`
    */
-  static async connect(
-    grants: readonly McpGrant[],
-    options: { readonly connectMs: number; readonly signal: AbortSignal; readonly journal: Journal },
-  ): Promise<McpCalls> {
+  static async connect(grants: readonly McpGrant[], options: McpOptions): Promise<McpCalls> {
     const outcomes = await Promise.allSettled(grants.map(async (grant) => await connectServer(grant, options)));
     const servers = new Map<string, McpServer>();
     const gaps: ObservationGap[] = [];
@@ -151,7 +164,7 @@ export class McpCalls implements Disposable {
       else if (grant.required) failure ??= outcome.reason;
       else gaps.push({ code: 'mcp_server_missing', detail: reasonOf(outcome.reason) });
     }
-    const calls = new McpCalls(servers, options.journal, options.signal);
+    const calls = new McpCalls(servers, options);
     calls.gaps.push(...gaps);
     if (failure !== undefined || options.signal.aborted) {
       calls[Symbol.dispose]();
@@ -224,26 +237,32 @@ export class McpCalls implements Disposable {
     params: ExactObject,
     requestSignal: AbortSignal,
   ): Promise<HttpAnswer> {
+    const { journal, toolMs } = this.#options;
     const begun = performance.now();
-    const act = this.#journal.nextAct();
-    const [hash] = await this.#journal.store([stringifyExact(params)]);
-    await this.#journal.begin('mcp', act, {
+    const act = journal.nextAct();
+    const [hash] = await journal.store([stringifyExact(params)]);
+    await journal.begin('mcp', act, {
       who,
       server: server.name,
       tool: textOf(params['name']) ?? null,
       params: hash,
     });
     const ms = (): number => Math.round(performance.now() - begun);
-    const signal = anySignal(this.#signal, requestSignal);
+    const seconds = toolMs / 1000;
+    using limit = deadlineSignal(toolMs, 'infra/mcp_unreachable', `the call timed out after ${seconds} s`);
+    const signal = anySignal(this.#options.signal, requestSignal, limit.signal);
+    // As for connecting.
+    const call = new AbortController();
+    const stop = onAborted(signal, () => call.abort(reasonOfAbort(signal)));
     try {
       // Not `callTool`, which judges structured content; and plain JSON, as the server is to get it.
       const plain = JSON.parse(stringifyExact(params)) as { name: string };
       const result = await server.client.request({ method: 'tools/call', params: plain }, CallToolResultSchema, {
-        signal,
+        signal: call.signal,
         timeout: CALL_TIMEOUT_MS,
       });
-      const [stored] = await this.#journal.store([JSON.stringify(result)]);
-      await this.#journal.end('mcp', act, {
+      const [stored] = await journal.store([JSON.stringify(result)]);
+      await journal.end('mcp', act, {
         result: stored,
         is_error: result.isError === true,
         has_media: result.content.some(({ type }) => type !== 'text'),
@@ -251,10 +270,20 @@ export class McpCalls implements Disposable {
       });
       return rpc(id, { result });
     } catch (error) {
-      const reason = reasonOf(error);
-      await this.#journal.end('mcp', act, { error: reason, is_error: true, is_cancelled: signal.aborted, ms: ms() });
+      const isLate = limit.signal.aborted;
+      const reason = isLate ? reasonOfAbort(limit.signal).message : hideHeaders(reasonOf(error), server.headers);
+      const isCancelled = signal.aborted && !isLate;
+      await journal.end('mcp', act, {
+        error: reason,
+        is_error: true,
+        is_cancelled: isCancelled,
+        ...(isLate ? { status: 'timeout' } : {}),
+        ms: ms(),
+      });
       const code: unknown = error instanceof Error && 'code' in error ? error.code : undefined;
       return rpc(id, { error: { code: typeof code === 'number' ? code : SERVER_ERROR, message: reason } });
+    } finally {
+      stop[Symbol.dispose]();
     }
   }
 }

@@ -219,7 +219,7 @@ export class ModelCalls {
       this.#note(who, failure);
       return { http: answerOf(reply), finishReason: undefined };
     }
-    const tokens = this.#tokens.take(act, who.agent ?? '', parsed);
+    const tokens = this.#tokens.take(act, `${who.agent ?? ''} ${who.kind === 'auxiliary' ? 'auxiliary' : ''}`, parsed);
     const usage = usageOf(parsed);
     if (usage !== undefined) budget.record({ inputTokens: usage.input, outputTokens: usage.output });
     else if (budget.countsTokens) {

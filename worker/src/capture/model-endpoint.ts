@@ -63,7 +63,7 @@ export async function tryModelCall(
     const headers: Record<string, string> = { 'content-type': 'application/json', accept: 'application/json' };
     if (options.credential !== undefined) headers['authorization'] = `Bearer ${options.credential}`;
     const response = await request(url, { method: 'POST', headers, body, dispatcher: agent, signal });
-    const text = await readText(response.body);
+    const text = withoutSecret(await readText(response.body), response.statusCode, options.credential);
     reply = {
       status: response.statusCode,
       headers: keptHeaders(response.headers),
@@ -91,6 +91,11 @@ async function readText(body: AsyncIterable<Buffer>): Promise<string> {
     chunks.push(chunk);
   }
   return Buffer.concat(chunks).toString();
+}
+
+/** A server may repeat the key in its complaint, which is shown to people and to the model. */
+function withoutSecret(text: string, status: number, credential: string | undefined): string {
+  return status < 300 || credential === undefined ? text : text.replaceAll(credential, '[secret]');
 }
 
 /** Headers of a reply that say something about the call; the rest is the transport's. */

@@ -10,7 +10,7 @@ const GENERATED = ['generation_token_ids', 'generation_log_probs'];
  * a prompt begins with the agent's previous prompt and generation, as one unbroken sequence.
  */
 export class TokenRecord {
-  /** Per agent: its last call, and the sequence that it made. */
+  /** Per agent, and apart for its auxiliary calls: the last call, and the sequence that it made. */
   readonly #last = new Map<string, { readonly act: string; readonly sequence: readonly string[] }>();
 
   /** Removes the fields from `reply`, and returns them as JSON; undefined where there are none. */

@@ -82,12 +82,16 @@ function invocations({ id, trajectory }: ObservedActivation): ObservationRecord[
   });
 }
 
-/** Conversation of an agent: the messages of its last call, and the reply to it; undefined when nothing was answered. */
+/**
+ * Conversation of an agent: the messages of its last call, which hold what its tools said, and the reply where there is
+ * one; undefined when nothing was answered.
+ */
 function conversationOf(
   calls: readonly ModelCall[],
   texts: ReadonlyMap<string, string>,
 ): { [key: string]: never }[] | undefined {
-  const last = calls.findLast(({ reply }) => reply !== undefined);
+  if (!calls.some(({ reply }) => reply !== undefined)) return undefined;
+  const last = calls.at(-1);
   if (last === undefined) return undefined;
   const items: object[] = [];
   for (const hash of last.messages) {

@@ -45,7 +45,7 @@ export function activationBody(options: BodyOptions): ActivationBody {
     ({ usage, error, status }) => usage !== undefined || (error !== undefined && status !== undefined),
   );
   const notes =
-    options.claim === undefined || verdict.class !== 'ok'
+    options.claim === undefined || !isOwnEnd(verdict)
       ? []
       : claimNotes(options.claim, trajectory, options.historyLength);
   const integrity: Integrity = notes.length > 0 ? 'mismatch' : options.isolated ? 'captured' : 'claimed';
@@ -67,6 +67,7 @@ export function activationBody(options: BodyOptions): ActivationBody {
       mcp_errors: trajectory.mcpActs.filter(({ outcome }) => outcome?.['is_error'] === true).length,
       agents: new Set(trajectory.calls.map(({ who }) => who.agent).filter((agent) => agent !== null)).size,
     },
+    token_continuity: root.flatMap(({ tokens }) => tokens?.continues ?? []),
     integrity,
     integrity_notes: notes,
     complete: !wasCut && !gaps.some(({ code }) => LOSSES.has(code)),
@@ -141,6 +142,12 @@ function eventGaps(trajectory: Trajectory): ObservationGap[] {
   });
 }
 
+/** Whether the agent came to this end by itself: one that is stopped on the way closes its messages as it can. */
+const isOwnEnd = ({ class: resultClass, code }: Verdict): boolean =>
+  resultClass === 'ok' ||
+  resultClass === 'failed' ||
+  (resultClass === 'incomplete' && /^(max_turns|length)$/.test(code));
+
 interface Said {
   readonly content: string;
   readonly tools: readonly string[];
@@ -163,8 +170,10 @@ function claimNotes(claim: Claim, trajectory: Trajectory, historyLength: number)
         : [{ content: visible(reply.content), tools: reply.tools.map((tool) => canonical(tool.arguments)) }],
     );
   const notes: string[] = [];
-  for (const message of claim.messages.slice(historyLength)) {
-    if (message['role'] !== 'assistant') continue;
+  const claimed = claim.messages.slice(historyLength).filter(({ role }) => role === 'assistant');
+  // Where the summary at the turn limit fails, Hermes hands its error over as the answer.
+  if (claim.summaryFailed) claimed.pop();
+  for (const message of claimed) {
     const said = saidIn(message);
     const at = captured.findIndex((each) => mayBecome(each, said));
     if (at < 0)

@@ -14,6 +14,8 @@ export interface CallTokens {
   readonly promptIds: number[] | undefined;
   readonly generationIds: number[] | undefined;
   readonly logProbs: number[] | undefined;
+  /** Whether the prompt begins with the agent's previous prompt and generation; undefined without prompt ids. */
+  readonly continues: boolean | undefined;
 }
 
 export interface TokenUsage {
@@ -187,7 +189,8 @@ function tokensOf(act: string, text: string, sequences: Map<string, number[]>): 
   const stored = parseExact(text);
   const list = (value: ExactObject[string] | undefined): number[] | undefined =>
     Array.isArray(value) ? value.map((each) => numberOf(each) ?? Number.NaN) : undefined;
-  if (!isExactObject(stored)) return { promptIds: undefined, generationIds: undefined, logProbs: undefined };
+  if (!isExactObject(stored))
+    return { promptIds: undefined, generationIds: undefined, logProbs: undefined, continues: undefined };
   const prompt = stored['prompt_token_ids'];
   const generationIds = list(stored['generation_token_ids']);
   let promptIds: number[] | undefined;
@@ -198,7 +201,13 @@ function tokensOf(act: string, text: string, sequences: Map<string, number[]>): 
     promptIds = [...earlier.slice(0, shared), ...(list(prompt['rest']) ?? [])];
     sequences.set(act, [...promptIds, ...(generationIds ?? [])]);
   }
-  return { promptIds, generationIds, logProbs: list(stored['generation_log_probs']) };
+  const { continues } = stored;
+  return {
+    promptIds,
+    generationIds,
+    logProbs: list(stored['generation_log_probs']),
+    continues: typeof continues === 'boolean' ? continues : undefined,
+  };
 }
 
 /** Names of granted tools: Hermes' cleaned form, the old one with single underscores too, to `mcp__<server>__<tool>` as granted. */

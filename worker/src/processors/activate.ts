@@ -123,7 +123,8 @@ async function inSandbox(
   // Only a command that was begun before can have left something, or somebody who may still come back.
   if (view.begins > 1)
     await watch.time('take_over', async () => {
-      await broker.takeOver();
+      if (!(await takeOver(broker, journal)))
+        gaps.push({ code: 'sandbox_tampered', detail: 'files of the fleet’s own in the sandbox were changed' });
       if (descriptor.inside !== null)
         await stopInside({ sandbox, sessionKey: command.at.key, user }, `${command.number}.*`);
     });
@@ -133,6 +134,7 @@ async function inSandbox(
     async () =>
       await McpCalls.connect(seed.tool_accesses.filter(isMcpGrant), {
         connectMs: seed.timeouts.connect_s * 1000,
+        toolMs: seed.timeouts.tool_s * 1000,
         signal,
         journal,
       }),
@@ -169,6 +171,18 @@ async function inSandbox(
   const end = await watch.time('agent', async () => await activation.run());
   await killed;
   return { end, modelFailure: model.rootFailure };
+}
+
+/** The sandbox's word that somebody newer is at work there is the agent's to forge; the record's is not. */
+async function takeOver(broker: Broker, journal: Journal): Promise<boolean> {
+  try {
+    await broker.takeOver();
+    return true;
+  } catch (error) {
+    if (!(error instanceof FleetError) || error.code !== 'internal/fenced') throw error;
+    await journal.event({ kind: 'epoch_forged' });
+    return false;
+  }
 }
 
 /** The runner host that many activations share, or one of its own inside of the sandbox. */
@@ -290,7 +304,7 @@ async function outcomeOf(
     gaps: work.gaps,
     timings: watch.read(),
   });
-  const isSandboxLost = facts.aborted?.code === 'infra/sandbox_lost';
+  const isSandboxLost = facts.aborted?.code === 'infra/sandbox_lost' || facts.aborted?.code === 'infra/sandbox_oom';
   return {
     class: verdict.class,
     code: verdict.class === 'ok' ? '' : verdict.code,

@@ -7,9 +7,11 @@ import type { Config } from '../config.ts';
 import type { Engine } from '../engine.ts';
 import { observationBundle, type ObservedActivation } from '../hermes/observations.ts';
 import { trajectoryOf } from '../hermes/trajectory.ts';
-import { parseDescriptor } from '../session-descriptor.ts';
+import { parseDescriptor, type SessionDescriptor } from '../session-descriptor.ts';
 import { Stopwatch } from '../stopwatch.ts';
-import { NO_SANDBOX, settleSandbox } from './settle-sandbox.ts';
+import { lostBefore, NO_SANDBOX, type Settled, settleSandbox } from './settle-sandbox.ts';
+
+const KILLED = 137;
 
 export interface CloseDeps {
   readonly scripts: Scripts;
@@ -26,22 +28,10 @@ export async function close(command: Command, deps: CloseDeps): Promise<Outcome>
   const seconds = seed?.timeouts.close_s ?? 60;
   using limit = deadlineSignal(seconds * 1000, 'infra/timeout_close', `the close was not done within ${seconds} s`);
   const ended = await sessionEnd(deps.scripts, at.key);
-  const engine = deps.engineOf(view.engine);
-  const settled =
-    descriptor === undefined || seed === undefined || engine === undefined
-      ? NO_SANDBOX
-      : await settleSandbox({
-          command,
-          engine,
-          seed,
-          descriptor,
-          signal: limit.signal,
-          watch,
-          sessionClass: ended.session.class,
-        });
   const activations: ObservedActivation[] = [];
   for (const { id, number } of ended.activations)
     activations.push({ id, trajectory: trajectoryOf(await readJournal(deps.scripts, at.key, number)) });
+  const settled = await settle(command, deps, { seed, descriptor, ended, activations, signal: limit.signal, watch });
   const body: CloseBody = {
     wire_version: WIRE_VERSION,
     message: settled.failure?.message ?? settled.notCollected ?? null,
@@ -59,6 +49,29 @@ export async function close(command: Command, deps: CloseDeps): Promise<Outcome>
   };
   if (settled.failure === undefined) return { class: 'ok', code: '', body, settled: forget };
   return { class: 'infra', code: settled.failure.shortCode, body, error: settled.failure };
+}
+
+async function settle(
+  command: Command,
+  deps: CloseDeps,
+  session: {
+    readonly seed: Seed | undefined;
+    readonly descriptor: SessionDescriptor | undefined;
+    readonly ended: Awaited<ReturnType<typeof sessionEnd>>;
+    readonly activations: readonly ObservedActivation[];
+    readonly signal: AbortSignal;
+    readonly watch: Stopwatch;
+  },
+): Promise<Settled> {
+  const { seed, descriptor, ended, activations, signal, watch } = session;
+  if (descriptor === undefined || seed === undefined) return NO_SANDBOX;
+  const engine = deps.engineOf(command.view.engine);
+  if (engine === undefined) return lostBefore(descriptor, ended.session.code);
+  const hadKills = activations.some(({ trajectory }) =>
+    trajectory.toolActs.some(({ outcome }) => outcome?.['code'] === KILLED),
+  );
+  const sessionClass = ended.session.class;
+  return await settleSandbox({ command, engine, seed, descriptor, signal, watch, sessionClass, hadKills });
 }
 
 /** The session's verdict: its last activation's, else that of the seed that failed, else `cancelled`. */

@@ -67,6 +67,7 @@ export async function seed(command: Command, config: Config): Promise<Outcome> {
     const gaps = [...probeGaps(probe), ...isolationGaps(engine, isInside)];
     const descriptor: SessionDescriptor = {
       provider: engine.provider.kind,
+      sandbox_id: made.id,
       box: made.descriptor,
       probe,
       hermes_version: version,

@@ -29,6 +29,12 @@ export interface Settled {
   readonly notCollected?: string | undefined;
 }
 
+/** A session whose sandbox was lost before its close: there is nothing to do any more, but to say so. */
+export function lostBefore(descriptor: SessionDescriptor, code: string): Settled {
+  const outcome = code === 'sandbox_oom' ? 'oom' : 'sandbox_error';
+  return { ...NO_SANDBOX, observed: observed({ descriptor }, outcome) };
+}
+
 export const NO_SANDBOX: Settled = { state: 'none', collected: null, observed: undefined, failure: undefined };
 
 export interface Settling {
@@ -39,6 +45,8 @@ export interface Settling {
   readonly signal: AbortSignal;
   readonly watch: Stopwatch;
   readonly sessionClass: ResultClass;
+  /** Whether a command of the session was killed, by whomever. */
+  readonly hadKills: boolean;
 }
 
 /**
@@ -52,14 +60,14 @@ export async function settleSandbox(settling: Settling): Promise<Settled> {
   try {
     sandbox = await engine.provider.connect(descriptor.box, { signal });
   } catch (error) {
-    if (!(error instanceof FleetError) || error.code !== 'infra/sandbox_lost')
+    if (!(error instanceof FleetError) || !/^infra\/sandbox_(lost|oom)$/.test(error.code))
       return { ...NO_SANDBOX, state: isOurs ? 'left_to_reaper' : 'disconnected', failure: typed(error) };
     // A box that is gone needs no removing; one that stopped does.
     if (isOurs) await removeByName(engine, command.view.lease);
     return {
       ...NO_SANDBOX,
       state: isOurs ? 'removed' : 'disconnected',
-      observed: observed(settling, 'sandbox_error'),
+      observed: observed(settling, error.code === 'infra/sandbox_oom' ? 'oom' : 'sandbox_error'),
       notCollected: seed.collect === undefined ? undefined : `nothing could be collected (${error.message})`,
     };
   }
@@ -68,7 +76,7 @@ export async function settleSandbox(settling: Settling): Promise<Settled> {
 
 async function settleOwned(settling: Settling, sandbox: Sandbox): Promise<Settled> {
   const taken = await collected(settling, sandbox, async () => await stopSession(settling, sandbox));
-  const usage = await sandbox.usage?.().catch(() => undefined);
+  const usage = await sandbox.usage?.({ countsOom: settling.hadKills }).catch(() => undefined);
   try {
     await settling.watch.time('remove', async () => await sandbox.remove());
   } catch (error) {
@@ -138,14 +146,14 @@ async function control({ seed, signal }: Settling, sandbox: Sandbox, script: str
 }
 
 function observed(
-  { command, descriptor }: Settling,
+  { descriptor }: Pick<Settling, 'descriptor'>,
   outcome: ObservedSandbox['outcome'],
   sandbox?: Sandbox,
   usage?: ObservedSandbox['usage'],
 ): ObservedSandbox {
   return {
     provider: descriptor.provider,
-    id: sandbox?.id ?? command.view.lease,
+    id: sandbox?.id ?? descriptor.sandbox_id,
     outcome,
     wallTimeS: (Date.now() - descriptor.created_at) / 1000,
     usage,

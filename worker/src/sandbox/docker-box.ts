@@ -6,15 +6,16 @@ import { z } from 'zod';
 import { killByMark, quote } from '../broker/shell-wrapper.ts';
 import { dockerCall, statusOf } from './docker-call.ts';
 import { openProcess, runBlocking } from './docker-exec.ts';
-import type {
-  BlockingExecOptions,
-  ExecResult,
-  FetchedFile,
-  Sandbox,
-  SandboxFile,
-  SandboxShell,
-  SandboxState,
-  SandboxUsage,
+import {
+  type BlockingExecOptions,
+  type ExecResult,
+  type FetchedFile,
+  type Sandbox,
+  type SandboxFile,
+  type SandboxShell,
+  type SandboxState,
+  type SandboxUsage,
+  lostSandbox,
 } from './provider.ts';
 
 const NOT_FOUND = 404;
@@ -66,10 +67,10 @@ export function readDescriptor(descriptor: Readonly<Record<string, unknown>>): D
 
 /** What an inspected container is to those who knew it since `startedAt`. */
 export function stateOf(
-  state: { readonly Running: boolean; readonly Paused: boolean; readonly StartedAt: string },
+  state: Pick<Docker.ContainerInspectInfo['State'], 'Running' | 'Paused' | 'OOMKilled' | 'StartedAt'>,
   startedAt: string,
 ): Exclude<SandboxState, 'gone'> {
-  if (!state.Running) return 'stopped';
+  if (!state.Running) return state.OOMKilled ? 'out_of_memory' : 'stopped';
   if (state.StartedAt !== startedAt) return 'restarted';
   return state.Paused ? 'paused' : 'running';
 }
@@ -196,7 +197,7 @@ export class DockerBox implements Sandbox {
     return fetched;
   }
 
-  async usage(): Promise<SandboxUsage> {
+  async usage({ countsOom } = { countsOom: false }): Promise<SandboxUsage> {
     const stats = await dockerCall(
       { what: 'reading the usage of a sandbox', code: 'infra/sandbox_exec' },
       async () => await this.#container.stats({ stream: false, 'one-shot': true }),
@@ -206,7 +207,7 @@ export class DockerBox implements Sandbox {
     return {
       cpuTimeS: cpu === undefined ? undefined : cpu / NANOSECONDS,
       peakMemoryMib: memory?.max_usage === undefined ? undefined : memory.max_usage / MIB,
-      oomKills: undefined,
+      oomKills: countsOom ? await this.#oomKills() : undefined,
     };
   }
 
@@ -248,11 +249,26 @@ export class DockerBox implements Sandbox {
     return { path, content: stdout.subarray(end + 1), size: Number(first) };
   }
 
+  /** As the kernel counts for the control group: version 1 says it in one file, version 2 in another. */
+  async #oomKills(): Promise<number | undefined> {
+    const script = this.#withPath(
+      'cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events 2>/dev/null | grep "^oom_kill "',
+    );
+    const { stdout } = await this.exec({
+      argv: [this.shell.path, '-c', script],
+      signal: AbortSignal.timeout(KILL_MS),
+      maxBytes: 4096,
+      deadlineMs: KILL_MS,
+    });
+    const count = /^oom_kill (\d+)/.exec(stdout.toString())?.[1];
+    return count === undefined ? undefined : Number(count);
+  }
+
   /** A box that is killed takes its commands along, as if each had been killed. @throws FleetError `infra/sandbox_lost` */
   async #checkAlive(): Promise<void> {
     for (let waitedMs = 0; waitedMs <= DYING_MS; waitedMs += DYING_PAUSE_MS) {
       const state = await this.state();
-      if (state !== 'running') throw new FleetError('infra/sandbox_lost', `the sandbox is ${state}`);
+      if (state !== 'running') throw lostSandbox(state);
       await sleep(DYING_PAUSE_MS);
     }
   }

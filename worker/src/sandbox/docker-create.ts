@@ -109,9 +109,10 @@ async function removeNamesake(
 /**
  * What a box lives by, until it expires. A shell, since it must be PID 1 and no program: that one reaps what the agent's
  * commands leave behind, or zombies fill the table of processes; and `kill -9 -1`, which ends every program, spares it.
+ * Once its `sleep` was killed it never ends by itself, whatever `sleep` is by then; the reaper knows the hard expiry.
  */
 function firstProcess(sleep: string): string {
-  return `while :; do ${sleep} & wait $!; c=$?; [ $c -lt 126 ] && exit 0; [ $c -gt 127 ] || exit $c; done`;
+  return `n=0; while :; do ${sleep} & wait $!; c=$?; case $n.$c in 0.12[67]) exit $c;; 0.?|0.??|0.1[01]?|0.12?) exit 0;; esac; n=1; done`;
 }
 
 function containerOptions(

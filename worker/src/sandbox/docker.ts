@@ -14,7 +14,7 @@ import { Images } from './docker-image.ts';
 import { LABEL, ROLE } from './docker-labels.ts';
 import { launchDockerRunner } from './docker-runner.ts';
 import { findShell, giveWorkdir, isNoProgram } from './docker-shell.ts';
-import type { Sandbox, SandboxProvider, SandboxShell, SandboxSpec } from './provider.ts';
+import { lostSandbox, type Sandbox, type SandboxProvider, type SandboxShell, type SandboxSpec } from './provider.ts';
 import { Toolbox } from './toolbox.ts';
 
 export interface DockerProviderOptions {
@@ -125,7 +125,7 @@ class DockerProvider implements SandboxProvider {
       async () => await stateIn(container),
     );
     const state = stateOf(found, known.startedAt);
-    if (state !== 'running') throw new FleetError('infra/sandbox_lost', `the sandbox is ${state}`);
+    if (state !== 'running') throw lostSandbox(state);
     return new DockerBox(container, known);
   }
 

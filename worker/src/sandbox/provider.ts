@@ -1,3 +1,5 @@
+import { FleetError } from '@hermes-fleet/shared';
+
 /**
  * What the fleet asks of a place that runs sandboxes. A provider is a factory that returns an object; an ability that it
  * lacks is an absent method. `test/conformance/provider.ts` is the contract in executable form.
@@ -88,8 +90,15 @@ export interface SandboxUsage {
   readonly oomKills: number | undefined;
 }
 
-/** `restarted`: it runs, but is not what it was: what ran in it is gone. */
-export type SandboxState = 'running' | 'paused' | 'restarted' | 'stopped' | 'gone';
+/** `restarted`: it runs, but is not what it was: what ran in it is gone. `out_of_memory`: the kernel ended it. */
+export type SandboxState = 'running' | 'paused' | 'restarted' | 'stopped' | 'out_of_memory' | 'gone';
+
+/** What it means that a sandbox is in another state than running. */
+export function lostSandbox(state: Exclude<SandboxState, 'running'>, cause?: unknown): FleetError {
+  if (state === 'out_of_memory')
+    return new FleetError('infra/sandbox_oom', 'the sandbox ran out of memory, and was ended for it', { cause });
+  return new FleetError('infra/sandbox_lost', `the sandbox is ${state}`, { cause });
+}
 
 /** The shell that a box has, or was given. */
 export interface SandboxShell {
@@ -142,7 +151,8 @@ export interface Sandbox {
    * @throws FleetError `infra/runner_start`
    */
   giveHermes?(part: 'all' | 'runner', options: { readonly signal: AbortSignal }): Promise<HermesInBox>;
-  usage?(): Promise<SandboxUsage>;
+  /** @param options `countsOom`: also how often the kernel killed a process in it for want of memory, which costs a command */
+  usage?(options?: { readonly countsOom: boolean }): Promise<SandboxUsage>;
   state(): Promise<SandboxState>;
   /**
    * Removes an owned box and all that runs in it; a box that is gone already is success. A borrowed one is only let go of:

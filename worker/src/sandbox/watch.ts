@@ -1,6 +1,5 @@
-import { FleetError } from '@hermes-fleet/shared';
 import type { Cancellation } from '../cancellation.ts';
-import type { Sandbox } from './provider.ts';
+import { lostSandbox, type Sandbox } from './provider.ts';
 
 /**
  * Ends an activation whose sandbox disappears or is restarted behind our back, also while no command runs in it: a model
@@ -13,8 +12,7 @@ export function watchSandbox(sandbox: Sandbox, everyMs: number, cancellation: Ca
     isAsking = true;
     try {
       const state = await sandbox.state();
-      if (state !== 'running' && state !== 'paused')
-        cancellation.abort(new FleetError('infra/sandbox_lost', `the sandbox is ${state}`));
+      if (state !== 'running' && state !== 'paused') cancellation.abort(lostSandbox(state));
     } catch {
       // An engine that does not answer is not a sandbox that is gone; its lease tells.
     } finally {
