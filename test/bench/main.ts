@@ -5,6 +5,7 @@ import { parseArgs } from 'node:util';
 import { activationRows } from './activations.ts';
 import { depthRows, dispatchRow } from './dispatch.ts';
 import { cancelRow, idleRow, takeoverRow } from './fleet.ts';
+import { placementRows } from './placements.ts';
 import { report, type Row } from './report.ts';
 import { commandRows, lifeRows } from './sandboxes.ts';
 
@@ -13,12 +14,15 @@ const hasEngine = spawnSync('docker', ['image', 'inspect', 'hermes-fleet-runner'
 const groups: Record<string, () => Promise<Row[]>> = {
   dispatch: async () => [await dispatchRow()],
   depth: async () => await depthRows(values.deep ? 100_000 : 20_000),
-  ...(hasEngine ? { activations: activationRows, commands: commandRows, life: lifeRows } : {}),
+  ...(hasEngine
+    ? { activations: activationRows, commands: commandRows, life: lifeRows, placements: placementRows }
+    : {}),
   cancel: async () => [await cancelRow()],
   takeover: async () => [await takeoverRow()],
   idle: async () => [await idleRow()],
 };
-if (!hasEngine) console.log('not run: activations, commands, life (no Docker engine with the runner image)');
+if (!hasEngine)
+  console.log('not run: activations, commands, life, placements (no Docker engine with the runner image)');
 const rows: Row[] = [];
 for (const [name, run] of Object.entries(groups)) {
   if (values.only !== undefined && values.only !== name) continue;

@@ -1,9 +1,10 @@
+import { readFile } from 'node:fs/promises';
 import { Keys } from '@hermes-fleet/shared';
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeAll, expect, inject } from 'vitest';
 import { startFleet, type TestFleet } from '../setup/fleet.ts';
 import { expectNothingLeft } from '../setup/leaks.ts';
-import { hold, say } from '../setup/model-replies.ts';
+import { callTool, hold, say, turnOf } from '../setup/model-replies.ts';
 import { verifies } from '../setup/verifies.ts';
 
 const MIB = 1024 * 1024;
@@ -73,6 +74,43 @@ verifies(
     const large = await fleet.client.activate(activation('command', 'y'.repeat(4 * MIB)));
     expect(large.class).toBe('ok');
     await fleet.client.close({ session_id: 'command' });
+  },
+  120_000,
+);
+
+verifies(
+  ['result:class', 'job:once'],
+  'a trajectory of 60 MB arrives whole, beside seven sessions that are not begun again (Q25)',
+  async () => {
+    await using roomy = await startFleet({
+      redisUrl: inject('redisUrl'),
+      workers: 1,
+      env: { FLEET_LOCK_MS: '5000', FLEET_RENEW_MS: '1000' },
+    });
+    // What one line to or from the runner may hold, twice.
+    const part = '0123456789abcdef'.repeat((30 * 1_000_000) / 16);
+    roomy.model.script('60 MB', (request) => {
+      const { message, ...reply } = turnOf(request) < 1 ? callTool('terminal', { command: 'true' }) : say('');
+      return { ...reply, message: { ...message, content: part } };
+    });
+    const held = hold(say('small'));
+    roomy.model.script('small', held.script);
+    const ids = Array.from({ length: 7 }, (_, index) => `beside/${index}`);
+    for (const id of ids) await roomy.client.submit({ seed: roomy.seed(id, 'small'), activations: [activation(id)] });
+    await roomy.client.seed(roomy.seed('60', '60 MB'));
+    const result = await roomy.client.activate(activation('60'));
+    expect(result).toMatchObject({ class: 'ok', body: { complete: true } });
+    const texts = (result.body?.response.output ?? []).flatMap((item) =>
+      item.type === 'message' ? [item.content[0]?.text.length] : [],
+    );
+    expect(texts).toEqual([part.length, part.length]);
+    held.release();
+    for (const id of ids) expect((await roomy.client.wait(id, 'a')).class).toBe('ok');
+    for (const id of [...ids, '60']) expect((await roomy.client.close({ session_id: id })).class).toBe('ok');
+    expect(roomy.workers[0]?.output()).not.toContain('"begins":2');
+    const status = await readFile(`/proc/${roomy.workers[0]?.process.pid}/status`, 'utf8');
+    expect(Number(/VmHWM:\s+(\d+) kB/.exec(status)?.[1])).toBeLessThan(1_000_000);
+    await expectNothingLeft(roomy);
   },
   120_000,
 );

@@ -22,6 +22,8 @@ interface Message {
  * A runner that speaks the real protocol and holds the smallest agent there is, in place of Hermes: it asks the model,
  * runs the `terminal` and `mcp__…` calls that the model wants, and ends with the first answer that wants none.
  */
+const CLAIM_BYTES = 24 * 1024 * 1024;
+
 export function stubRunner(onOutput: (chunk: Buffer) => void): RunnerProcess {
   let end: (how: { reason: string; oom: boolean }) => void = () => undefined;
   const ended = new Promise<{ reason: string; oom: boolean }>((resolve) => (end = resolve));
@@ -150,13 +152,13 @@ class StubChild {
 
   #end(rc: number, status: string | undefined, exitReason: string | null = null): void {
     if (this.#isOver) return;
-    if (status !== undefined)
-      this.#write(
-        encodeLine(
-          { op: 'result', status, exit_reason: exitReason, error: null },
-          Buffer.from(JSON.stringify({ final: null, messages: this.#messages })),
-        ),
-      );
+    if (status !== undefined) {
+      const claim = Buffer.from(JSON.stringify({ final: null, messages: this.#messages }));
+      // As the real one: a claim that is too long for a line says nothing of its messages.
+      const cut = Buffer.from(JSON.stringify({ final: null, messages: null, messages_cut: true }));
+      const body = claim.length > CLAIM_BYTES ? cut : claim;
+      this.#write(encodeLine({ op: 'result', status, exit_reason: exitReason, error: null }, body));
+    }
     this.#isOver = true;
     this.#exit(rc);
   }

@@ -23,6 +23,7 @@ const CONFLICT = 409;
 const REMOVE_MS = 30_000;
 const REMOVE_PAUSE_MS = 50;
 const KILL_MS = 10_000;
+const STATS_MS = 100;
 const KILLED = 137;
 /** How long a box that is being killed may look alive after its commands have ended. */
 const DYING_MS = 300;
@@ -197,17 +198,18 @@ export class DockerBox implements Sandbox {
     return fetched;
   }
 
+  /** Engines publish these once a second, and a close must not wait for that: what is late is left out. */
   async usage({ countsOom } = { countsOom: false }): Promise<SandboxUsage> {
-    const stats = await dockerCall(
-      { what: 'reading the usage of a sandbox', code: 'infra/sandbox_exec' },
-      async () => await this.#container.stats({ stream: false, 'one-shot': true }),
-    );
-    const memory: { max_usage?: number; failcnt?: number } | undefined = stats.memory_stats;
-    const cpu: number | undefined = stats.cpu_stats?.cpu_usage?.total_usage;
+    const [stats, oomKills] = await Promise.all([
+      Promise.race([this.#stats(), sleep(STATS_MS, undefined, { ref: false })]),
+      countsOom ? this.#oomKills() : undefined,
+    ]);
+    const memory: { max_usage?: number } | undefined = stats?.memory_stats;
+    const cpu: number | undefined = stats?.cpu_stats?.cpu_usage?.total_usage;
     return {
       cpuTimeS: cpu === undefined ? undefined : cpu / NANOSECONDS,
       peakMemoryMib: memory?.max_usage === undefined ? undefined : memory.max_usage / MIB,
-      oomKills: countsOom ? await this.#oomKills() : undefined,
+      oomKills,
     };
   }
 
@@ -247,6 +249,13 @@ export class DockerBox implements Sandbox {
     if (!/^\d+$/.test(first))
       return { path, content: undefined, size: 0, problem: PROBLEMS[first] ?? 'could not be read' };
     return { path, content: stdout.subarray(end + 1), size: Number(first) };
+  }
+
+  async #stats(): Promise<Docker.ContainerStats | undefined> {
+    return await dockerCall(
+      { what: 'reading the usage of a sandbox', code: 'infra/sandbox_exec' },
+      async () => await this.#container.stats({ stream: false, 'one-shot': true }),
+    ).catch(() => undefined);
   }
 
   /** As the kernel counts for the control group: version 1 says it in one file, version 2 in another. */
