@@ -34,15 +34,15 @@ interface Project {
   readonly name: string;
   readonly needs: readonly { readonly isHere: boolean; readonly get: string }[];
   readonly timeoutS: number;
-  /** One file at a time: those that start whole fleets would starve each other on two cores. */
-  readonly isAlone?: boolean;
+  /** Files at a time. Those that start whole fleets would starve each other on two cores; those on the engine mostly wait. */
+  readonly files?: number;
 }
 
 const projects: readonly Project[] = [
   { name: 'unit', needs: [], timeoutS: 10 },
   { name: 'integration', needs: [redis], timeoutS: 30 },
-  { name: 'docker', needs: [redis, hermes, engine, image], timeoutS: 180 },
-  { name: 'e2e', needs: [redis, hermes], timeoutS: 180, isAlone: true },
+  { name: 'docker', needs: [redis, hermes, engine, image], timeoutS: 180, files: 3 },
+  { name: 'e2e', needs: [redis, hermes], timeoutS: 180, files: 1 },
 ];
 
 const missing = (project: Project): string[] => project.needs.filter((need) => !need.isHere).map((need) => need.get);
@@ -51,10 +51,7 @@ const leftOut = projects
   .filter((project) => missing(project).length > 0)
   .map((project) => ({ name: project.name, needs: missing(project) }));
 
-const inline = (
-  { name, needs, timeoutS, isAlone = false }: Project,
-  order: number,
-): TestProjectInlineConfiguration => ({
+const inline = ({ name, needs, timeoutS, files = 2 }: Project, order: number): TestProjectInlineConfiguration => ({
   extends: true,
   test: {
     name,
@@ -62,7 +59,7 @@ const inline = (
     globalSetup: needs.includes(redis) ? ['test/setup/redis.ts'] : [],
     testTimeout: timeoutS * SECOND,
     hookTimeout: timeoutS * SECOND,
-    maxWorkers: isAlone ? 1 : 2,
+    maxWorkers: files,
     sequence: { groupOrder: order },
   },
 });

@@ -140,7 +140,9 @@ verifies(
   'a close in the middle of a command leaves no process, no request and no container',
   async () => {
     await fleet.begin('closed', (request) =>
-      callTool('terminal', { command: turnOf(request) === 0 ? 'echo worked-0' : 'setsid sleep 1234.8 & sleep 1234.8' }),
+      callTool('terminal', {
+        command: turnOf(request) === 0 ? 'echo worked-0' : "set'sid' sleep 1234.8 & sleep 1234.8",
+      }),
     );
     await expect.poll(() => fleet.model.callsOf('closed').length, { timeout: 60_000, interval: 20 }).toBe(2);
     await fleet.client.close({ session_id: 'closed' });

@@ -1,4 +1,7 @@
+import { spawn } from 'node:child_process';
+import { sessionKey } from '@hermes-fleet/shared';
 import { afterAll, beforeAll, expect } from 'vitest';
+import { docker } from '../setup/borrowed-box.ts';
 import { type HermesFleet, outputsIn, startHermesFleet } from '../setup/hermes-fleet.ts';
 import { BARE_IMAGE, BUSYBOX_IMAGE, DEBIAN_IMAGE } from '../setup/images.ts';
 import { callTool, say, type Script, turnOf } from '../setup/model-replies.ts';
@@ -35,3 +38,24 @@ for (const [what, image] of IMAGES)
       expect(close.body?.sandbox).toBe('removed');
     },
   );
+
+verifies(
+  'result:class',
+  'a sandbox that goes while a command is being started costs no other model call, whenever that is (S08)',
+  async () => {
+    const names = Array.from({ length: 8 }, (_, n) => `going-${n}`);
+    const ends = await Promise.all(
+      names.map(async (name) => {
+        const script: Script = () => {
+          const box = docker('ps', '-q', '--filter', `label=hermes-fleet.session=${sessionKey(name)}`);
+          // Not waited for: it is on its way when the command is.
+          spawn('docker', ['rm', '-f', box], { stdio: 'ignore' });
+          return callTool('terminal', { command: 'sleep 1234.6' });
+        };
+        const { verdict, items } = await fleet.run(name, script);
+        return `${verdict} ${fleet.model.callsOf(name).length} ${outputsIn(items).length}`;
+      }),
+    );
+    expect(new Set(ends)).toEqual(new Set(['infra/sandbox_lost 1 0']));
+  },
+);

@@ -31,8 +31,11 @@ async function dockerPlace(image: string): Promise<Place> {
       const top = (await docker.getContainer(String(box.descriptor['id'])).top({ ps_args: '-eo pid,args' })) as {
         Processes: string[][];
       };
-      // Without the init and the sleep that every box lives by.
-      return top.Processes.map((line) => line.slice(1).join(' ')).slice(2);
+      const lines = top.Processes.map((line) => line.slice(1).join(' '));
+      // Without the shell and the sleep that every box lives by.
+      const first = lines.find((line) => line.startsWith('sh -c n=0; while'));
+      const sleep = /sleep \d+/.exec(first ?? '')?.[0];
+      return lines.filter((line) => line !== first && line !== sleep);
     },
     close: async () => undefined,
   };

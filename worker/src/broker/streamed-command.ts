@@ -12,6 +12,7 @@ const DYING_PAUSE_MS = 100;
 const TIMED_OUT = 124;
 const INTERRUPTED = 130;
 const KILLED = 137;
+const CANNOT_RUN = 126;
 
 /** A command that can be told to end, from before it has begun. */
 export class Stoppable {
@@ -110,8 +111,8 @@ async function codeOf(sandbox: Sandbox, process: SandboxProcess, how: 'end' | 'm
   if (how instanceof Error) throw await lostError(sandbox, how);
   const code = await process.exitCode();
   if (code === undefined) throw await lostError(sandbox, new Error('the command ended without an exit code'));
-  // A box that is killed takes its commands along, as if each had been killed.
-  if (code !== KILLED) return code;
+  // A box that is killed takes its commands along, as if each had been killed; one that is about to start cannot be.
+  if (code !== KILLED && code !== CANNOT_RUN) return code;
   for (let waitedMs = 0; waitedMs <= DYING_MS; waitedMs += DYING_PAUSE_MS) {
     if ((await sandbox.state()) !== 'running') throw await lostError(sandbox, new Error('killed with its sandbox'));
     await sleep(DYING_PAUSE_MS);

@@ -33,7 +33,17 @@ export function completionOf(url: string, reply: EndpointReply): ExactObject {
   }
   if (!isExactObject(parsed) || !isExactObject(firstChoice(parsed)?.['message']))
     throw bad('no choice that holds a message');
+  if (!hasWholeTools(firstChoice(parsed)?.['message'])) throw bad('a tool call that names no function');
   return parsed;
+}
+
+/** Hermes would crash over a call without a function, and the policy be blamed for it. */
+function hasWholeTools(message: ExactValue | undefined): boolean {
+  const calls = isExactObject(message) ? message['tool_calls'] : undefined;
+  if (!Array.isArray(calls)) return true;
+  return calls.every(
+    (call) => isExactObject(call) && isExactObject(call['function']) && typeof call['function']['name'] === 'string',
+  );
 }
 
 /** What a 4xx means once Hermes could not go on after it. */
