@@ -78,7 +78,7 @@ export function fileChecks(bench: () => Bench, box: () => Sandbox): void {
       expect((await get(box(), ['large']))[0]?.content?.equals(content)).toBe(true);
     });
 
-    test('what is no regular file has no content, and says why, without waiting for it', async () => {
+    test('what is no regular file has no content, and says why, without waiting for it (S23)', async () => {
       await text(
         box(),
         'mkdir -p kinds/folder; cd kinds; ln -sf /etc/passwd link; ln -sf nowhere dangling; mkfifo pipe 2>/dev/null || mknod pipe p 2>/dev/null; true',

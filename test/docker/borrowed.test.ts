@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { docker, OwnersBox } from '../setup/borrowed-box.ts';
+import { QUICK } from '../setup/fleet.ts';
 import { type HermesFleet, outputsIn, startHermesFleet } from '../setup/hermes-fleet.ts';
 import { callTool, say, type Script, silence, turnOf } from '../setup/model-replies.ts';
 import { verifies } from '../setup/verifies.ts';
@@ -215,3 +216,28 @@ test('a paused sandbox ends its activation as lost once a command is due in it',
   docker('unpause', box.name);
   expect((await fleet.client.wait('paused', 'close')).class).toBe('ok');
 });
+
+for (const placement of ['apart', 'inside'] as const)
+  verifies(
+    ['seed:borrow', 'job:begun-again'],
+    `a worker that is killed leaves a borrowed sandbox running, and another one ends and closes the session, Hermes ${placement} (S07)`,
+    async () => {
+      using box = new OwnersBox();
+      await using other = await startHermesFleet({ env: QUICK });
+      const name = `killed-${placement}`;
+      const script: Script = (request) =>
+        turnOf(request) === 0 ? callTool('terminal', { command: 'echo first >first; sleep 1234.7' }) : say('done');
+      await other.begin(name, script, { sandbox: box.access(), hermes: { placement } });
+      await expect
+        .poll(() => box.processes().some((line) => line === 'sleep 1234.7'), { timeout: 60_000, interval: 50 })
+        .toBe(true);
+      await other.addWorker();
+      other.workers[0]?.process.kill('SIGKILL');
+      const { verdict, close } = await other.settle(name);
+      expect(verdict).toBe('infra/worker_lost');
+      expect(close).toMatchObject({ class: 'ok', body: { sandbox: 'disconnected' } });
+      expect(box.processes()).toEqual([]);
+      expect(box.run('cat /work/first')).toBe('first');
+      expect(box.isTicking()).toBe(true);
+    },
+  );

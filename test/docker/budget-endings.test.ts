@@ -106,7 +106,7 @@ const agentsOf = ({ close }: Rollout): string[] =>
 
 verifies(
   'result:budget',
-  'at the turn limit a summary that calls tools, is cut, hangs or has no budget left is no answer, and the limit is the end',
+  'at the turn limit a summary that calls tools, is cut, hangs or has no budget left is no answer, and the limit is the end (A09)',
   async () => {
     const tools = await incomplete('summary-calls-tools', 'max_turns');
     expect(tools.activation.body?.counts.turns).toBe(2);

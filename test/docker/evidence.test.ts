@@ -109,7 +109,7 @@ const sandboxOf = (rollout: Rollout): string[] =>
 
 const small: SeedMore = { sandbox: { limits: { memory_mib: 48 } } };
 
-verifies('close:observations', 'an exception in the agent keeps what was before it', async () => {
+verifies('close:observations', 'an exception in the agent keeps what was before it (A23)', async () => {
   // Hermes joins the parts of a content, and fails over one that is no text.
   const message = { role: 'assistant', content: [{ type: 'text', text: 5 }] };
   const broken: Reply = { kind: 'completion', finishReason: 'stop', message };

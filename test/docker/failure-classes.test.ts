@@ -39,7 +39,7 @@ const namesOf = (stem: string, count: number): string[] => Array.from({ length: 
 
 verifies(
   ['result:class', 'model:capture'],
-  'many sessions at a server that says when to come back ask no sooner, and a bounded number of times',
+  'many sessions at a server that says when to come back ask no sooner, and a bounded number of times (A20)',
   async () => {
     await using limited = await ModelServer.start();
     const names = namesOf('later', 8);
@@ -120,7 +120,7 @@ verifies(
 
 verifies(
   ['result:class', 'model:capture'],
-  'the beginning of an error body is kept, and a body that does not go on is given up in time',
+  'the beginning of an error body is kept, and a body that does not go on is given up in time (A21)',
   async () => {
     const page: Reply = {
       ...(raw(`<html>out of order ${'x'.repeat(100_000)}</html>`) as Extract<Reply, { kind: 'raw' }>),
@@ -174,7 +174,7 @@ const removeBox = (sessionId: string): void => {
 };
 verifies(
   'result:class',
-  'each way to end has its class, code and fault, says whether to try again and to score, and is never ok without a call',
+  'each way to end has its class, code and fault, says whether to try again and to score, and is never ok without a call (A22)',
   async () => {
     await using down = await McpTestServer.start({ mode: 'refuse' });
     await using lists = await McpTestServer.start({ mode: 'unauthorized' });

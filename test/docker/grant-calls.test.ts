@@ -106,7 +106,7 @@ verifies(
 
 verifies(
   'mcp:granted',
-  'after a server has lost its session each later call is told as an error, and made once',
+  'after a server has lost its session each later call is told as an error, and made once (A06)',
   async () => {
     const first = await McpTestServer.start();
     let second: McpTestServer | undefined;
@@ -147,7 +147,7 @@ const fourthHangs: Script = (request) =>
 
 verifies(
   ['cancel:signal', 'mcp:granted'],
-  'a cancel in the middle of a call ends the call at its server, and is no time-out and no error of the tool',
+  'a cancel in the middle of a call ends the call at its server, and is no time-out and no error of the tool (A07)',
   async () => {
     await using server = await McpTestServer.start();
     await fleet.begin('cancel-call', fourthHangs, { tool_accesses: [grantOf(server, 'w')] });
@@ -214,9 +214,13 @@ verifies(
   },
 );
 
-verifies('mcp:granted', 'a call that takes longer than the default limit of the MCP SDK is waited for', async () => {
-  const { verdict, items, activation } = await fleet.settle('long');
-  expect(verdict, activation.body?.message ?? '').toBe('ok');
-  expect(outputsIn(items)[0]).toContain('slept');
-  expect(countOf(long, 'tools/call')).toBe(1);
-});
+verifies(
+  'mcp:granted',
+  'a call that takes longer than the default limit of the MCP SDK is waited for (A07)',
+  async () => {
+    const { verdict, items, activation } = await fleet.settle('long');
+    expect(verdict, activation.body?.message ?? '').toBe('ok');
+    expect(outputsIn(items)[0]).toContain('slept');
+    expect(countOf(long, 'tools/call')).toBe(1);
+  },
+);

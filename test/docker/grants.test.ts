@@ -129,7 +129,7 @@ verifies(
 
 verifies(
   ['grant:refuse', 'mcp:names'],
-  'names that are only like those of toolsets are granted, and their tools are offered',
+  'names that are only like those of toolsets are granted, and their tools are offered (A03)',
   async () => {
     const names = ['WEB', 'web-', 'Terminal', 'memory2', 'my.file', '0x', 'x'.repeat(100)];
     await using server = await McpTestServer.start();

@@ -25,7 +25,7 @@ afterAll(async () => {
 
 verifies(
   ['result:class', 'result:collect'],
-  'the limit of each phase is told by its name, and nothing takes much longer than its limit',
+  'the limit of each phase is told by its name, and nothing takes much longer than its limit (S22)',
   async () => {
     await using silent = await McpTestServer.start({ mode: 'silent' });
     const run = async (name: string, script: Script | Reply, more: SeedMore) => {
@@ -93,7 +93,7 @@ verifies('result:collect', 'a command that hangs costs nothing of what is collec
 
 verifies(
   ['mcp:granted', 'model:no-reach-needed'],
-  "proxies in the environment of the worker and of the sandbox are in nobody's way",
+  "proxies in the environment of the worker and of the sandbox are in nobody's way (S21)",
   async () => {
     const proxies = Object.fromEntries(
       ['http_proxy', 'https_proxy', 'all_proxy'].flatMap((name) => [

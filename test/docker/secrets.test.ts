@@ -96,7 +96,7 @@ const resultOf = (results: readonly CommandResult[]): CommandResult<ActivationBo
 
 verifies(
   'mcp:secrets',
-  'the password of Redis, the key of a Model Server and the headers of a grant are in no sandbox, log, result or key but the payload, however sessions end',
+  'the password of Redis, the key of a Model Server and the headers of a grant are in no sandbox, log, result or key but the payload, however sessions end (S29)',
   async () => {
     const held = hold(say('done'));
     const spying = turns([
