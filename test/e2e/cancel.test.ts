@@ -31,8 +31,8 @@ const sleepersOf = async (id: string): Promise<string[]> =>
 const byCaller = { class: 'cancelled', code: 'by_caller' };
 
 verifies('cancel:signal', 'a cancel that comes before its command ends it when it comes', async () => {
-  expect(await cancel('before', 'a')).toEqual({ accepted: true });
-  expect(await cancel('before seed', 'seed')).toEqual({ accepted: true });
+  expect(await cancel('before', 'a')).toEqual({ accepted: true, isAhead: true });
+  expect(await cancel('before seed', 'seed')).toEqual({ accepted: true, isAhead: true });
   await fleet.client.submit({ seed: fleet.seed('before'), activations: [activation('before')] });
   expect(await fleet.client.wait('before', 'a')).toMatchObject(byCaller);
   expect((await fleet.client.wait('before', 'seed')).class).toBe('ok');
@@ -201,7 +201,7 @@ verifies('cancel:signal', 'cancelling a sweep ends its sessions, and refuses tho
   for (const id of ['s/1', 's/2'])
     await fleet.client.submit({ seed: fleet.seed(id, 'sleeper', { identity }), activations: [activation(id)] });
   await expect.poll(async () => await sleepersOf('s/2')).toHaveLength(2);
-  expect(await fleet.client.cancel({ sweepId: 'sweep' })).toEqual({ accepted: true });
+  expect(await fleet.client.cancel({ sweepId: 'sweep' })).toMatchObject({ accepted: true, sessions: expect.any(Number) as number });
   for (const id of ['s/1', 's/2']) {
     expect(await fleet.client.wait(id, 'a')).toMatchObject({ class: 'cancelled', code: 'by_close' });
     expect((await fleet.client.wait(id, 'close')).class).toBe('ok');
