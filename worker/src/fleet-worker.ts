@@ -42,8 +42,6 @@ interface Fetcher {
   /** Processors that are running a seed; those that went on to a later command hold no start any more. */
   seeding: number;
   active: number;
-  /** Processors that have ended so far. */
-  ended: number;
   waking: NodeJS.Timeout | undefined;
 }
 
@@ -117,7 +115,7 @@ export class FleetWorker {
       maxStalledCount: MAX_STALLED_COUNT,
       drainDelay: DRAIN_DELAY_S,
     });
-    const fetcher: Fetcher = { worker, engine, seeding: 0, active: 0, ended: 0, waking: undefined };
+    const fetcher: Fetcher = { worker, engine, seeding: 0, active: 0, waking: undefined };
     worker.on('error', (error) => this.#warnings.warn('queue trouble', { queue, reason: reasonOf(error) }));
     // Neither means that the command is lost: liveness is judged by the record, not by the library's lock.
     worker.on('lockRenewalFailed', () => this.#warnings.warn('job locks were not renewed', { queue }));
@@ -169,7 +167,6 @@ export class FleetWorker {
       if (end !== undefined) await this.#giveBack(job, token, end.backMs);
     } finally {
       fetcher.active--;
-      fetcher.ended++;
       seeded();
     }
   }
@@ -202,20 +199,19 @@ export class FleetWorker {
     const isStuck = room > worker.concurrency && fetcher.active >= worker.concurrency;
     worker.concurrency = room;
     if (worker.isPaused()) void worker.resume();
-    else if (isStuck) this.#wakeUnlessEnding(fetcher);
+    else if (isStuck) this.#wakeSoon(fetcher);
   }
 
   /**
    * BullMQ looks at a raised concurrency only when one of its jobs ends, or when it is resumed (6.7.0 `mainLoop`): free
-   * slots would wait for the end of a long activation that went on from its seed. Where a job is about to end anyway, a
-   * resume would only cost.
+   * slots would wait for the end of a long activation that went on from its seed. Not at once: where jobs end all the
+   * time, a resume would only cost.
    */
-  #wakeUnlessEnding(fetcher: Fetcher): void {
+  #wakeSoon(fetcher: Fetcher): void {
     if (fetcher.waking !== undefined) return;
-    const { ended } = fetcher;
     fetcher.waking = setTimeout(() => {
       fetcher.waking = undefined;
-      if (fetcher.ended === ended && !this.#isDraining) void this.#wake(fetcher.worker);
+      if (fetcher.active < fetcher.worker.concurrency && !this.#isDraining) void this.#wake(fetcher.worker);
     }, WAKE_MS);
     fetcher.waking.unref();
   }
