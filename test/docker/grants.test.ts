@@ -153,7 +153,7 @@ verifies(
     const { verdict, activation } = await fleet.run('clash', say('never'), {
       tool_accesses: [grantOf(one, 'a'), grantOf(other, 'a__b')],
     });
-    expect(verdict).toBe('infra/mcp_bad');
+    expect(verdict, activation.body?.message ?? '').toBe('infra/mcp_bad');
     expect(activation.body?.message).toMatch(/"a(__b)?".*mcp__a__b__c.* of a(__b)? /);
     expect(fleet.model.callsOf('clash')).toHaveLength(0);
   },

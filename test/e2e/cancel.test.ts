@@ -201,7 +201,10 @@ verifies('cancel:signal', 'cancelling a sweep ends its sessions, and refuses tho
   for (const id of ['s/1', 's/2'])
     await fleet.client.submit({ seed: fleet.seed(id, 'sleeper', { identity }), activations: [activation(id)] });
   await expect.poll(async () => await sleepersOf('s/2')).toHaveLength(2);
-  expect(await fleet.client.cancel({ sweepId: 'sweep' })).toMatchObject({ accepted: true, sessions: expect.any(Number) as number });
+  expect(await fleet.client.cancel({ sweepId: 'sweep' })).toMatchObject({
+    accepted: true,
+    sessions: expect.any(Number) as number,
+  });
   for (const id of ['s/1', 's/2']) {
     expect(await fleet.client.wait(id, 'a')).toMatchObject({ class: 'cancelled', code: 'by_close' });
     expect((await fleet.client.wait(id, 'close')).class).toBe('ok');
