@@ -44,7 +44,7 @@ const SESSIONS: readonly Parameters<HermesFleet['begin']>[] = [
     (request, call) =>
       turnOf(request) < 1
         ? busy(request, call)
-        : callTool('terminal', { command: "echo begun; set'sid' sleep 1234.5 & sleep 1234.5" }),
+        : callTool('terminal', { command: "echo begun; sh -c 'setsid sleep 1234.5 & sleep 1234.5'" }),
     { timeouts: { activation_s: 8 } },
   ],
   ['idle', (request, call) => (turnOf(request) < 2 ? busy(request, call) : silence()), { budgets: { idle_time_s: 3 } }],

@@ -141,7 +141,7 @@ verifies(
   async () => {
     await fleet.begin('closed', (request) =>
       callTool('terminal', {
-        command: turnOf(request) === 0 ? 'echo worked-0' : "set'sid' sleep 1234.8 & sleep 1234.8",
+        command: turnOf(request) === 0 ? 'echo worked-0' : "sh -c 'setsid sleep 1234.8 & sleep 1234.8'",
       }),
     );
     await expect.poll(() => fleet.model.callsOf('closed').length, { timeout: 60_000, interval: 20 }).toBe(2);

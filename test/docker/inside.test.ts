@@ -111,7 +111,7 @@ verifies(
     const cancelled = await fleet.client.wait('inside-cancel', 'a');
     expect(performance.now() - begun).toBeLessThan(5000);
     expect([cancelled.class, cancelled.code]).toEqual(['cancelled', 'by_caller']);
-    const late = await fleet.run('inside-late', hangs, { hermes: INSIDE, timeouts: { activation_s: 4 } });
+    const late = await fleet.run('inside-late', hangs, { hermes: INSIDE, timeouts: { activation_s: 12 } });
     expect(late.verdict).toBe('incomplete/wall_time');
     expect(outputsIn(late.items)[0]).toContain('first');
     await fleet.client.wait('inside-cancel', 'close');
