@@ -23,7 +23,7 @@ const CONFLICT = 409;
 const REMOVE_MS = 30_000;
 const REMOVE_PAUSE_MS = 50;
 const KILL_MS = 10_000;
-const STATS_MS = 100;
+const STATS_MS = 40;
 const KILLED = 137;
 /** How long a box that is being killed may look alive after its commands have ended. */
 const DYING_MS = 300;
