@@ -164,6 +164,19 @@ verifies(
   },
 );
 
+verifies(
+  ['seed:borrow', 'hermes:reuse-or-install'],
+  "a borrowed sandbox's own Hermes is reused, with nothing but the runner's code put there",
+  async () => {
+    using box = new OwnersBox(HERMES_IMAGE);
+    const { seed, verdict } = await fleet.run('lent-own', works, { hermes: INSIDE, sandbox: box.access() });
+    expect(seed.body?.hermes_origin).toBe('image');
+    expect(verdict).toBe('ok');
+    expect(box.leftovers()).toEqual([expect.stringMatching(/^\/\.hermes-fleet\/runner-[0-9a-f]{12}$/)]);
+    expect(box.processes()).toEqual([]);
+  },
+);
+
 test('a runner that is killed inside of the sandbox ends the activation as lost, with what was done', async () => {
   await fleet.begin(
     'inside-killed',

@@ -64,7 +64,7 @@ async function importError(
 ): Promise<string | undefined> {
   const folder = folderOf(place);
   const command = [...python, '-c', CHECK, HERMES_VERSION].map(quote).join(' ');
-  const script = `mkdir -p -m 700 ${folder}/check && HOME=${folder}/check HERMES_HOME=${folder}/check ${command}; c=$?; rm -rf ${folder}/check; exit $c`;
+  const script = `mkdir -p -m 700 ${folder}/check && HOME=${folder}/check HERMES_HOME=${folder}/check ${command}; c=$?; rm -rf ${folder}/check; rmdir ${folder} 2>/dev/null; exit $c`;
   const result = await run(place, script, { ...env, HERMES_DISABLE_LAZY_INSTALLS: '1' }, signal);
   if (result.exitCode === 0) return undefined;
   return `${result.stderr.toString().trim().split('\n').slice(-3).join('; ')} (exit ${result.exitCode})`;

@@ -57,9 +57,6 @@ export async function borrowContainer(
   return new DockerBox(
     container,
     { id: found.Id, name: data.sandbox_id, workdir, shell, startedAt: found.State.StartedAt, isBorrowed: true },
-    async (part, options) => {
-      await supplies.hermes.putInto(container, shell, part, options.signal);
-      return await supplies.hermes.inBox(options.signal);
-    },
+    async (part, options) => await supplies.hermes.putInto(container, shell, part, options.signal),
   );
 }

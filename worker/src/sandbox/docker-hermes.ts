@@ -4,9 +4,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { FleetError } from '@hermes-fleet/shared';
 import type Docker from 'dockerode';
 import tar from 'tar-stream';
-import { dockerCall, statusOf } from './docker-call.ts';
+import { type CallOptions, dockerCall, statusOf } from './docker-call.ts';
 import { runBlocking } from './docker-exec.ts';
 import { LABEL, ROLE } from './docker-labels.ts';
+import { packed, withStopped } from './docker-stopped.ts';
 import type { HermesInBox, SandboxShell } from './provider.ts';
 
 /** Where the runner image has it (`worker/runner/pack.py`). */
@@ -57,29 +58,30 @@ export class PackedHermes {
     };
   }
 
-  /** Streams it, or its runner's code alone, into a running container that is somebody else's. */
+  /**
+   * Streams it, or its runner's code alone, into a running container that is somebody else's. The two have names of their
+   * own: a folder that is there is whole.
+   */
   async putInto(
     container: Docker.Container,
     shell: SandboxShell,
     part: 'all' | 'runner',
     signal: AbortSignal,
-  ): Promise<void> {
-    const folder = await this.#folder(signal);
-    const target = part === 'all' ? folder : `${folder}/runner`;
-    if (await this.#does(container, shell, `[ -d ${target} ]`, signal)) return;
+  ): Promise<HermesInBox> {
+    const given = await this.inBox(signal);
+    const alone = `${FOLDER}/runner-${await this.#digest(signal)}`;
+    const [from, made, target] =
+      part === 'all' ? [SOURCE, 'hermes', await this.#folder(signal)] : [`${SOURCE}/runner`, 'runner', alone];
+    const answer = part === 'all' ? given : { ...given, runner: alone };
+    if (await this.#does(container, shell, `[ -d ${target} ]`, signal)) return answer;
     // Whole or not at all: another session may be about to use it.
     const making = `${FOLDER}/.${randomBytes(6).toString('hex')}`;
     await this.#must(container, shell, `mkdir -p ${making}`, signal);
     try {
-      await this.#copy(container, part === 'all' ? SOURCE : `${SOURCE}/runner`, making, signal);
-      const parent = part === 'all' ? FOLDER : folder;
-      const made = `${making}/${part === 'all' ? 'hermes' : 'runner'}`;
-      await this.#must(
-        container,
-        shell,
-        `mkdir -p ${parent}; [ -d ${target} ] || mv ${made} ${target} || [ -d ${target} ]`,
-        signal,
-      );
+      await this.#copy(container, from, making, signal);
+      const move = `[ -d ${target} ] || mv ${making}/${made} ${target} || [ -d ${target} ]`;
+      await this.#must(container, shell, move, signal);
+      return answer;
     } finally {
       await this.#does(container, shell, `rm -rf ${making}`, AbortSignal.timeout(CONTROL_MS)).catch(() => false);
     }
@@ -145,36 +147,19 @@ export class PackedHermes {
   /** Looks for the mark of a filled volume; its maker sets it, once the engine has filled it. */
   async #withVolume(name: string, isOurs: boolean): Promise<boolean> {
     const call = { what: `filling volume ${name}`, code: 'infra/runner_start', deadlineMs: COPY_MS } as const;
-    const drop = async (made: Docker.Container): Promise<void> =>
-      await dockerCall({ ...call, deadlineMs: CONTROL_MS }, async () => await made.remove({ force: true })).catch(
-        () => undefined,
-      );
-    const container = await dockerCall(
-      call,
-      async () =>
-        await this.#docker.createContainer({
-          Image: this.#image,
-          Labels: { [LABEL.fleet]: this.#fleetId, [LABEL.role]: ROLE.toolbox },
-          HostConfig: {
-            Mounts: [
-              {
-                Type: 'volume',
-                Source: name,
-                Target: SOURCE,
-                ReadOnly: false,
-                VolumeOptions: { NoCopy: !isOurs, Labels: {}, DriverConfig: { Name: 'local', Options: {} } },
-              },
-            ],
-          },
-        }),
-      drop,
-    );
-    try {
+    const mount: Docker.MountSettings = {
+      Type: 'volume',
+      Source: name,
+      Target: SOURCE,
+      ReadOnly: false,
+      VolumeOptions: { NoCopy: !isOurs, Labels: {}, DriverConfig: { Name: 'local', Options: {} } },
+    };
+    return await this.#stopped(call, [mount], async (container) => {
       if (isOurs) {
         const mark = tar.pack();
         mark.entry({ name: READY }, '');
         mark.finalize();
-        await dockerCall(call, async () => await container.putArchive(await whole(mark), { path: SOURCE }));
+        await dockerCall(call, async () => await container.putArchive(await packed(mark), { path: SOURCE }));
         return true;
       }
       return await dockerCall(
@@ -188,40 +173,20 @@ export class PackedHermes {
             },
           ),
       );
-    } finally {
-      await drop(container);
-    }
+    });
   }
 
   async #copy(target: Docker.Container, from: string, to: string, signal: AbortSignal): Promise<void> {
     const call = { what: 'putting Hermes into the sandbox', code: 'infra/runner_start', signal } as const;
-    const drop = async (made: Docker.Container): Promise<void> =>
-      await dockerCall(
-        { ...call, signal: AbortSignal.timeout(CONTROL_MS) },
-        async () => await made.remove({ force: true }),
-      ).catch(() => undefined);
-    const source = await dockerCall(
-      call,
-      async () =>
-        await this.#docker.createContainer({
-          Image: this.#image,
-          Labels: { [LABEL.fleet]: this.#fleetId, [LABEL.role]: ROLE.toolbox },
-        }),
-      drop,
-    );
-    const through = new PassThrough();
-    try {
-      const archive = (await dockerCall(call, async () => await source.getArchive({ path: from }))) as Readable;
-      archive.on('error', (error) => through.destroy(error));
-      archive.pipe(through);
-      await dockerCall(
-        { ...call, deadlineMs: COPY_MS },
-        async () => await target.putArchive(through, { path: to, abortSignal: signal }),
-      );
-    } finally {
-      through.destroy();
-      await drop(source);
-    }
+    await this.#stopped(call, [], async (source) => await stream(source, target, { from, to, call, signal }));
+  }
+
+  async #stopped<T>(
+    call: CallOptions,
+    mounts: Docker.MountSettings[],
+    use: (container: Docker.Container) => Promise<T>,
+  ): Promise<T> {
+    return await withStopped(this.#docker, { image: this.#image, fleetId: this.#fleetId, mounts }, call, use);
   }
 
   async #must(container: Docker.Container, shell: SandboxShell, script: string, signal: AbortSignal): Promise<void> {
@@ -237,8 +202,27 @@ export class PackedHermes {
   }
 }
 
-async function whole(pack: tar.Pack): Promise<Buffer> {
-  const chunks: Buffer[] = [];
-  for await (const chunk of pack as AsyncIterable<Buffer>) chunks.push(chunk);
-  return Buffer.concat(chunks);
+/** From one container's files into another's, without a copy of ours. */
+async function stream(
+  source: Docker.Container,
+  target: Docker.Container,
+  {
+    from,
+    to,
+    call,
+    signal,
+  }: { readonly from: string; readonly to: string; readonly call: CallOptions; readonly signal: AbortSignal },
+): Promise<void> {
+  const through = new PassThrough();
+  try {
+    const archive = (await dockerCall(call, async () => await source.getArchive({ path: from }))) as Readable;
+    archive.on('error', (error) => through.destroy(error));
+    archive.pipe(through);
+    await dockerCall(
+      { ...call, deadlineMs: COPY_MS },
+      async () => await target.putArchive(through, { path: to, abortSignal: signal }),
+    );
+  } finally {
+    through.destroy();
+  }
 }

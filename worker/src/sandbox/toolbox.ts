@@ -3,13 +3,12 @@ import { FleetError } from '@hermes-fleet/shared';
 import type Docker from 'dockerode';
 import tar from 'tar-stream';
 import { dockerCall } from './docker-call.ts';
-import { LABEL, ROLE } from './docker-labels.ts';
+import { packed, withStopped } from './docker-stopped.ts';
 
 /** Where a box finds the tools that it was given. */
 export const TOOLBOX = '/.hermes-fleet/bin';
 const SOURCE = '/opt/toolbox';
 const MAX_BYTES = 64 * 1024 * 1024;
-const DROP_MS = 10_000;
 
 /** Applets of busybox that stand in for missing POSIX tools; only names that the box itself lacks are looked up there. */
 const APPLETS =
@@ -53,37 +52,15 @@ export class Toolbox {
 
   async #fetch(): Promise<{ readonly bash: Buffer; readonly busybox: Buffer }> {
     const call = { what: `reading ${SOURCE} of image ${this.#image}`, code: 'infra/sandbox_no_shell' } as const;
-    const drop = async (made: Docker.Container): Promise<void> =>
-      await dockerCall({ ...call, deadlineMs: DROP_MS }, async () => await made.remove({ force: true })).catch(
-        () => undefined,
-      );
-    const container = await dockerCall(
-      call,
-      async () =>
-        await this.#docker.createContainer({
-          Image: this.#image,
-          Labels: { [LABEL.fleet]: this.#fleetId, [LABEL.role]: ROLE.toolbox },
-        }),
-      drop,
-    );
-    try {
+    return await withStopped(this.#docker, { image: this.#image, fleetId: this.#fleetId }, call, async (container) => {
       const stream = await dockerCall(call, async () => await container.getArchive({ path: SOURCE }));
       const files = await dockerCall(call, async () => await readTar(stream as Readable));
       const [bash, busybox] = [files.get('toolbox/bash'), files.get('toolbox/busybox')];
       if (bash === undefined || busybox === undefined)
         throw new FleetError('infra/sandbox_no_shell', `image ${this.#image} has no ${SOURCE}`);
       return { bash, busybox };
-    } finally {
-      await drop(container);
-    }
+    });
   }
-}
-
-/** Whole, since a body of known length lets the engine's connection be used again. */
-async function packed(pack: tar.Pack): Promise<Buffer> {
-  const chunks: Buffer[] = [];
-  for await (const chunk of pack as AsyncIterable<Buffer>) chunks.push(chunk);
-  return Buffer.concat(chunks);
 }
 
 async function readTar(stream: Readable): Promise<Map<string, Buffer>> {
