@@ -3,7 +3,7 @@ import { FleetError, reasonOf } from '@hermes-fleet/shared';
 import type { Journal } from '../capture/journal.ts';
 import type { Who } from '../capture/model-calls.ts';
 import { wellFormed } from '../command.ts';
-import { lostSandbox, type Sandbox } from '../sandbox/provider.ts';
+import { isLostSandbox, lostSandbox, type Sandbox } from '../sandbox/provider.ts';
 import { CommandOutput } from './output.ts';
 import { ResidentShell } from './resident-shell.ts';
 import { killByMark, stateFolder, takeOver, wrapCommand } from './shell-wrapper.ts';
@@ -17,7 +17,6 @@ const CONTROL_MS = 15_000;
 const TIMED_OUT = 124;
 const STALE = 125;
 const KILLED = 137;
-const LOST: ReadonlySet<string> = new Set(['infra/sandbox_lost', 'infra/sandbox_oom', 'infra/engine_lost']);
 
 export interface ToolCommand {
   readonly id: number;
@@ -115,7 +114,7 @@ export class Broker implements AsyncDisposable {
     } catch (error) {
       signal.throwIfAborted();
       const failure = await this.#failureOf(error);
-      if (LOST.has(failure.code)) this.#failure = failure;
+      if (isLostSandbox(failure) || failure.code === 'infra/engine_lost') this.#failure = failure;
       await journal.end('tool', act, {
         code: null,
         status: 'lost',

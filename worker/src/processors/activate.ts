@@ -17,17 +17,17 @@ import { Budget } from '../capture/budget.ts';
 import { Journal, readJournal } from '../capture/journal.ts';
 import { McpCalls } from '../capture/mcp-calls.ts';
 import { ModelCalls } from '../capture/model-calls.ts';
-import type { RunnerChannel } from '../channel/channel.ts';
 import type { Command, Outcome } from '../command.ts';
 import type { Config } from '../config.ts';
 import type { Engine } from '../engine.ts';
 import { Activation, type ActivationEnd } from '../hermes/activation.ts';
 import { conversationOf, jobOf } from '../hermes/configuration.ts';
-import { startInside, stopInside } from '../hermes/inside.ts';
+import { stopInside } from '../hermes/inside.ts';
+import { runnerOf } from '../hermes/session-runner.ts';
 import { activationBody } from '../hermes/response.ts';
 import { trajectoryOf } from '../hermes/trajectory.ts';
 import { type Verdict, verdictOf } from '../hermes/verdict.ts';
-import type { Sandbox } from '../sandbox/provider.ts';
+import { isLostSandbox, type Sandbox } from '../sandbox/provider.ts';
 import { watchSandbox } from '../sandbox/watch.ts';
 import { parseDescriptor, type SessionDescriptor } from '../session-descriptor.ts';
 import { Stopwatch } from '../stopwatch.ts';
@@ -144,7 +144,19 @@ async function inSandbox(
       gaps.push({ code: 'grant_unsupported', detail: `grant "${access.name}" (${access.kind}) was left out` });
   gaps.push(...mcp.gaps);
   if (mcp.names.length > 0) await journal.event({ kind: 'mcp_servers', servers: mcp.tools });
-  await using runner = await watch.time('runner', async () => await runnerOf(work, sandbox, engine));
+  await using runner = await watch.time(
+    'runner',
+    async () =>
+      await runnerOf({
+        sandbox,
+        pool: engine.runners,
+        hermes: descriptor.inside,
+        sessionKey: command.at.key,
+        user,
+        run: runOf(command),
+        signal,
+      }),
+  );
   const model = modelCalls(work);
   const activation = new Activation({
     runner: runner.channel,
@@ -183,27 +195,6 @@ async function takeOver(broker: Broker, journal: Journal): Promise<boolean> {
     await journal.event({ kind: 'epoch_forged' });
     return false;
   }
-}
-
-/** The runner host that many activations share, or one of its own inside of the sandbox. */
-async function runnerOf(
-  { command, seed, descriptor }: Work,
-  sandbox: Sandbox,
-  engine: Engine,
-): Promise<{ readonly channel: RunnerChannel } & AsyncDisposable> {
-  const { signal } = command.cancellation;
-  const { inside: hermes } = descriptor;
-  if (hermes === null)
-    return { channel: await engine.runners.acquire(signal), [Symbol.asyncDispose]: async () => undefined };
-  const channel = await startInside({
-    sandbox,
-    sessionKey: command.at.key,
-    user: sandboxUser(seed.sandbox),
-    hermes,
-    run: runOf(command),
-    signal,
-  });
-  return { channel, [Symbol.asyncDispose]: async () => await channel.close() };
 }
 
 const epochOf = ({ view }: Command): string => view.fence.slice(0, view.fence.indexOf('.'));
@@ -304,7 +295,7 @@ async function outcomeOf(
     gaps: work.gaps,
     timings: watch.read(),
   });
-  const isSandboxLost = facts.aborted?.code === 'infra/sandbox_lost' || facts.aborted?.code === 'infra/sandbox_oom';
+  const isSandboxLost = facts.aborted !== undefined && isLostSandbox(facts.aborted);
   return {
     class: verdict.class,
     code: verdict.class === 'ok' ? '' : verdict.code,

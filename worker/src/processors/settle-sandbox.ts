@@ -12,7 +12,7 @@ import type { Command } from '../command.ts';
 import type { Engine } from '../engine.ts';
 import { stopInside } from '../hermes/inside.ts';
 import type { ObservedSandbox } from '../hermes/observations.ts';
-import type { Sandbox } from '../sandbox/provider.ts';
+import { isLostSandbox, type Sandbox } from '../sandbox/provider.ts';
 import type { SessionDescriptor } from '../session-descriptor.ts';
 import type { Stopwatch } from '../stopwatch.ts';
 import { collect } from './collect.ts';
@@ -60,7 +60,7 @@ export async function settleSandbox(settling: Settling): Promise<Settled> {
   try {
     sandbox = await engine.provider.connect(descriptor.box, { signal });
   } catch (error) {
-    if (!(error instanceof FleetError) || !/^infra\/sandbox_(lost|oom)$/.test(error.code))
+    if (!(error instanceof FleetError) || !isLostSandbox(error))
       return { ...NO_SANDBOX, state: isOurs ? 'left_to_reaper' : 'disconnected', failure: typed(error) };
     // A box that is gone needs no removing; one that stopped does.
     if (isOurs) await removeByName(engine, command.view.lease);

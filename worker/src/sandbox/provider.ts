@@ -93,6 +93,10 @@ export interface SandboxUsage {
 /** `restarted`: it runs, but is not what it was: what ran in it is gone. `out_of_memory`: the kernel ended it. */
 export type SandboxState = 'running' | 'paused' | 'restarted' | 'stopped' | 'out_of_memory' | 'gone';
 
+/** Whether a failure says that there is no sandbox any more. */
+export const isLostSandbox = ({ code }: FleetError): boolean =>
+  code === 'infra/sandbox_lost' || code === 'infra/sandbox_oom';
+
 /** What it means that a sandbox is in another state than running. */
 export function lostSandbox(state: Exclude<SandboxState, 'running'>, cause?: unknown): FleetError {
   if (state === 'out_of_memory')
